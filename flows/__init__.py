@@ -1,0 +1,1 @@
+"""What order: Prefect flows, presets and the `ratchet` command line."""

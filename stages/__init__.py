@@ -1,0 +1,1 @@
+"""What is done: one page per stage, Config + run(config, inputs, context) -> result."""

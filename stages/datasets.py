@@ -1,0 +1,162 @@
+"""Rows of a dataset, in one shape each: demonstrations, pairs, prompts. The only module that imports `datasets`.
+
+Recognised columns: `messages`; or `prompt` with `response` (also `completion`); or `prompt`, `chosen`, `rejected`.
+Each may be a text or a list of messages. Other names are mapped with `columns`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from stages.settings import CafeData, Data, FileData
+from training_core.data import cafe
+from training_core.errors import DataError
+
+Messages = tuple[Mapping[str, str], ...]
+
+LOADERS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet", "arrow": "arrow"}
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A prompt and the response to imitate."""
+
+    prompt: Messages
+    response: str
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A prompt and two responses, the better one first."""
+
+    prompt: Messages
+    chosen: str
+    rejected: str
+
+
+class _Row:
+    """One row, its origin for errors, and the mapping from role to column."""
+
+    def __init__(self, values: Mapping[str, Any], origin: str, number: int, columns: Mapping[str, str]) -> None:
+        self._values, self._where, self._columns = values, f"{origin}, row {number}", columns
+
+    def has(self, role: str) -> bool:
+        return self._values.get(self._columns.get(role, role)) is not None
+
+    def messages(self, role: str, author: str) -> Messages:
+        value = self._value(role)
+        if isinstance(value, str):
+            return ({"role": author, "content": value},)
+        if _is_messages(value):
+            return tuple({"role": m["role"], "content": m["content"]} for m in value)
+        raise self.error(role, "a text or a list of {role, content} messages", value)
+
+    def text(self, role: str) -> str:
+        last = self.messages(role, "assistant")[-1]
+        if last["role"] != "assistant" or not last["content"].strip():
+            raise self.error(role, "a non-empty assistant message", last)
+        return last["content"]
+
+    def error(self, role: str, expected: str, found: object) -> DataError:
+        column = self._columns.get(role, role)
+        return DataError(f"{self._where}, field '{column}': expected {expected}, found {str(found)[:120]!r}")
+
+    def _value(self, role: str) -> Any:
+        if not self.has(role):
+            column = self._columns.get(role, role)
+            raise DataError(
+                f"{self._where}: there is no field '{column}' (found: {', '.join(self._values)}); "
+                f"map it with `columns: {{{role}: <column>}}`"
+            )
+        return self._values[self._columns.get(role, role)]
+
+
+def demonstrations(data: Data | Path) -> list[Demonstration]:
+    """Load prompts with responses.
+
+    Raises:
+        DataError: for a row that is not one, naming file, row, field, and what was expected.
+    """
+    return [_demonstration(row) for row in _rows(data, "demonstrations")]
+
+
+def preferences(data: Data | Path) -> list[Preference]:
+    """Load prompts with a chosen and a rejected response; see `demonstrations`."""
+    return [
+        Preference(row.messages("prompt", "user"), row.text("chosen"), row.text("rejected"))
+        for row in _rows(data, "pairs")
+    ]
+
+
+def prompts(data: Data | Path) -> list[Messages]:
+    """Load prompts alone; see `demonstrations`."""
+    return [row.messages("prompt", "user") for row in _rows(data, "prompts")]
+
+
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def read_lexicon(path: Path) -> dict[str, float]:
+    """Read a lexicon: JSON lines (also .gz) with `token` and `mean`."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        entries = [json.loads(line) for line in file]
+    return {entry["token"].lower(): float(entry["mean"]) for entry in entries}
+
+
+def _demonstration(row: _Row) -> Demonstration:
+    if row.has("messages"):
+        *prompt, last = row.messages("messages", "user")
+        if last["role"] != "assistant" or not last["content"].strip() or not prompt:
+            raise row.error("messages", "a prompt, then a non-empty assistant message", last)
+        return Demonstration(tuple(prompt), last["content"])
+    role = "response" if row.has("response") else "completion"
+    return Demonstration(row.messages("prompt", "user"), row.text(role))
+
+
+def _rows(data: Data | Path, kind: cafe.Kind) -> list[_Row]:
+    if isinstance(data, CafeData):
+        values = cafe.rows(
+            kind, split=data.split, size=data.size, seed=data.seed, flipped_fraction=data.flipped_fraction
+        )
+        return [_Row(v, "cafe", i, {}) for i, v in enumerate(values, 1)]
+    if isinstance(data, Path):
+        data = FileData(path=str(data / "data.jsonl"))
+    table, origin = _load(data)
+    size = min(len(table), data.limit or len(table))
+    if size == 0:
+        raise DataError(f"{origin} has no rows")
+    return [_Row(v, origin, i, data.columns) for i, v in enumerate(table.select(range(size)), 1)]
+
+
+def _load(data: Any) -> tuple[datasets.Dataset, str]:
+    if not isinstance(data, FileData):
+        return datasets.load_dataset(data.repo, split=data.split, revision=data.revision), data.repo
+    path = Path(data.path)
+    endings = [suffix.lstrip(".") for suffix in path.suffixes]
+    loader = next((LOADERS[e] for e in reversed(endings) if e in LOADERS), None)
+    if loader is None:
+        raise DataError(f"{path}: expected a file ending in one of {', '.join(LOADERS)} (also .gz)")
+    try:
+        return datasets.load_dataset(loader, data_files=str(path), split="train"), path.name
+    except (datasets.exceptions.DatasetGenerationError, FileNotFoundError) as error:
+        raise DataError(f"{path} cannot be read as {loader}: {error.__cause__ or error}") from error
+
+
+def _is_messages(value: object) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(m, Mapping) and isinstance(m.get("content"), str) and "role" in m for m in value)
+    )

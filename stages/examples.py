@@ -1,0 +1,115 @@
+"""From rows to tokenised examples and batches, for the stages that train on a fixed dataset."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from stages.datasets import Demonstration, Preference
+from stages.settings import Training
+from training_core.data.batching import batch_indices, collate, cut_by_tokens
+from training_core.data.chat import encode_prompt, encode_response
+from training_core.models.causal_lm import logprobs
+from training_core.objectives.preference import PairBatch
+from training_core.types import Batch, Example, Pair
+
+log = logging.getLogger(__name__)
+
+
+def encode_demonstrations(
+    tokenizer: Any, rows: Sequence[Demonstration], *, max_tokens: int
+) -> list[Example]:
+    """Tokenise demonstrations; those longer than `max_tokens` are dropped and counted in the log."""
+    encoded = [
+        encode_response(tokenizer, encode_prompt(tokenizer, str(i), row.prompt), row.response, max_tokens=max_tokens)
+        for i, row in enumerate(rows, 1)
+    ]
+    return _without_long_ones(encoded, max_tokens)
+
+
+def encode_pairs(tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int) -> list[Pair]:
+    """Tokenise pairs; those with a side longer than `max_tokens` are dropped and counted in the log."""
+    encoded: list[Pair | None] = []
+    for i, row in enumerate(rows, 1):
+        prompt = encode_prompt(tokenizer, str(i), row.prompt)
+        chosen = encode_response(tokenizer, prompt, row.chosen, max_tokens=max_tokens)
+        rejected = encode_response(tokenizer, prompt, row.rejected, max_tokens=max_tokens)
+        encoded.append(Pair(chosen, rejected) if chosen and rejected else None)
+    return _without_long_ones(encoded, max_tokens)
+
+
+def example_batches(
+    examples: Sequence[Example], training: Training, *, seed: int, pad_id: int, device: torch.device
+) -> Callable[[int], list[Batch]]:
+    """Build step -> micro-batches over `examples`."""
+
+    def batch_of(step: int) -> list[Batch]:
+        chosen = [
+            examples[i] for i in batch_indices(len(examples), training.batch_size, training.epochs, seed=seed, step=step)
+        ]
+        cuts = cut_by_tokens([len(e) for e in chosen], training.micro_batch_tokens)
+        return [collate([chosen[i] for i in cut], pad_id, device) for cut in cuts]
+
+    return batch_of
+
+
+def pair_batches(  # noqa: PLR0913 - the last one is the only thing that DPO adds to a reward model
+    pairs: Sequence[Pair],
+    training: Training,
+    *,
+    seed: int,
+    pad_id: int,
+    device: torch.device,
+    ref_logprobs: torch.Tensor | None = None,
+) -> Callable[[int], list[PairBatch]]:
+    """Build step -> micro-batches over `pairs`; `ref_logprobs` is [number of pairs, 2] (chosen, rejected)."""
+
+    def batch_of(step: int) -> list[PairBatch]:
+        indices = batch_indices(len(pairs), training.batch_size, training.epochs, seed=seed, step=step)
+        return cut_pairs(pairs, indices, training.micro_batch_tokens, pad_id, device, ref_logprobs)
+
+    return batch_of
+
+
+def cut_pairs(  # noqa: PLR0913, PLR0917 - private to this module and its two callers
+    pairs: Sequence[Pair],
+    indices: Sequence[int],
+    budget_tokens: int,
+    pad_id: int,
+    device: torch.device,
+    ref_logprobs: torch.Tensor | None = None,
+) -> list[PairBatch]:
+    """Cut the pairs `indices` into micro-batches; both sides of a pair stay together."""
+    longest = [max(len(pairs[i].chosen), len(pairs[i].rejected)) for i in indices]
+    batches = []
+    for cut in cut_by_tokens(longest, budget_tokens // 2):
+        rows = [indices[j] for j in cut]
+        examples = [pairs[i].chosen for i in rows] + [pairs[i].rejected for i in rows]
+        reference = None if ref_logprobs is None else ref_logprobs[rows].T.reshape(-1).to(device)
+        batches.append(PairBatch(collate(examples, pad_id, device), reference))
+    return batches
+
+
+@torch.no_grad()
+def reference_logprobs(model: Any, pairs: Sequence[Pair], *, budget_tokens: int, pad_id: int) -> torch.Tensor:
+    """Summed log-probabilities of both sides of each pair, computed once.
+
+    Returns:
+        [number of pairs, 2] float32 on the CPU: chosen, rejected.
+    """
+    flat = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+    sums = torch.zeros(len(flat))
+    for cut in cut_by_tokens([len(e) for e in flat], budget_tokens):
+        batch = collate([flat[i] for i in cut], pad_id, model.device)
+        sums[cut] = logprobs(model, batch).sum(dim=1).float().cpu()
+    return sums.reshape(-1, 2)
+
+
+def _without_long_ones(encoded: Sequence[Any], max_tokens: int) -> list[Any]:
+    kept = [e for e in encoded if e is not None]
+    if len(kept) < len(encoded):
+        log.warning("%d of %d rows are longer than max_tokens=%d and were dropped", len(encoded) - len(kept), len(encoded), max_tokens)
+    return kept

@@ -1,0 +1,104 @@
+"""Supervised fine-tuning: imitate responses, from a base model or from a policy that the graph provides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stages.contract import Context, Inputs, Result, StageConfig, semantic
+from stages.settings import BaseModelSource, Data, ScratchModel, Training
+from training_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stages.datasets import Demonstration
+
+
+class Config(StageConfig):
+    """What a person writes about SFT."""
+
+    base: BaseModelSource | None = semantic(None, "Where to start; None starts from the input `policy`.")
+    data: Data | None = semantic(None, "Demonstrations; None takes the input `dataset`.")
+    eval_data: Data | None = semantic(None, "Held-out demonstrations for `heldout_loss`.")
+    chat_template: str | None = semantic(
+        None, "`plain`, `roles` or a Jinja template; None keeps the tokenizer's own."
+    )
+    pad_token: str | None = semantic(None, "Token for padding; None keeps the tokenizer's own.")
+    training: Training = semantic(Training(), "How the model is fitted.")
+
+
+def run(config: Config, inputs: Inputs, context: Context) -> Result:
+    """Train on the responses alone; the artifact is the policy.
+
+    Metrics: `loss` (nats per trained token, last step), `heldout_loss` before and after.
+    """
+    from stages.datasets import demonstrations
+    from stages.examples import encode_demonstrations, example_batches
+    from stages.offline import best_device, fit
+    from training_core.models import hub
+    from training_core.objectives.supervised import supervised
+
+    rows = demonstrations(_source("data", config.data, inputs.get("dataset")))
+    model, tokenizer = _start(config, inputs, rows)
+    model.to(best_device())
+    limit, pad_id = config.training.max_tokens, int(tokenizer.pad_token_id)
+    examples = encode_demonstrations(tokenizer, rows, max_tokens=limit)
+    heldout_rows = demonstrations(config.eval_data) if config.eval_data else []
+    heldout = encode_demonstrations(tokenizer, heldout_rows, max_tokens=limit)
+
+    before = _heldout_loss(model, heldout, config.training, pad_id)
+    batch_of = example_batches(examples, config.training, seed=config.seed, pad_id=pad_id, device=model.device)
+    fit(model, supervised, batch_of, num_examples=len(examples), training=config.training, context=context)
+    after = _heldout_loss(model, heldout, config.training, pad_id)
+
+    hub.save(model, tokenizer, context.artifact_dir)
+    metrics = {"examples": float(len(examples))}
+    if heldout:
+        metrics |= {"heldout_loss_before": before, "heldout_loss": after}
+    return Result("policy", metrics)
+
+
+def _source(field: str, configured: Any, given: Any) -> Any:
+    if (configured is None) == (given is None):
+        raise ConfigError(f"sft needs either `{field}` in its config or an input from the graph, not both or neither")
+    return configured or given
+
+
+def _start(config: Config, inputs: Inputs, rows: Sequence[Demonstration]) -> tuple[Any, Any]:
+    from training_core.data.chat import CHAT_TEMPLATES, require_special_tokens
+    from training_core.models import hub, scratch
+
+    base = _source("base", config.base, inputs.get("policy"))
+    template = CHAT_TEMPLATES.get(config.chat_template or "", config.chat_template)
+    if isinstance(base, ScratchModel):
+        texts = (" ".join((*(m["content"] for m in row.prompt), row.response)) for row in rows)
+        tokenizer = scratch.make_tokenizer(texts, template or CHAT_TEMPLATES["roles"])
+        sizes = base.model_dump(exclude={"name"})
+        architecture = scratch.Architecture(**sizes, max_positions=config.training.max_tokens)
+        return scratch.make_policy(architecture, tokenizer, seed=config.seed), tokenizer
+    directory, revision = _location(base)
+    tokenizer = hub.load_tokenizer(directory, revision)
+    tokenizer.chat_template = template or tokenizer.chat_template
+    tokenizer.pad_token = config.pad_token or tokenizer.pad_token
+    require_special_tokens(tokenizer)
+    model = hub.load_policy(directory, dtype=getattr(_torch(), config.training.dtype), revision=revision)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
+
+
+def _location(base: Any) -> tuple[str, str | None]:
+    if hasattr(base, "repo"):
+        return base.repo, base.revision
+    return str(getattr(base, "path", base)), None
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def _heldout_loss(model: Any, examples: Sequence[Any], training: Training, pad_id: int) -> float:
+    from stages.measure import mean_loss
+
+    return mean_loss(model, examples, budget_tokens=training.micro_batch_tokens, pad_id=pad_id)

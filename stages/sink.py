@@ -1,0 +1,68 @@
+"""Curves, progress and a heartbeat as files in the attempt directory; whoever follows the stage reads them there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from stages.store import read_jsonl
+
+HEARTBEAT_SECONDS = 5.0
+
+
+class FileSink:
+    """Writes `metrics.jsonl` (one line per step) and `progress.json`."""
+
+    def __init__(self, attempt_dir: Path) -> None:
+        self._metrics = attempt_dir / "metrics.jsonl"
+        self._progress = attempt_dir / "progress.json"
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line; see `MetricSink`."""
+        line = json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)})
+        with self._metrics.open("a") as file:
+            file.write(line + "\n")
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Replace the progress file; see `MetricSink`."""
+        replace_json(self._progress, {"done": done, "total": total, "text": text})
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Start the curves with what `history` has up to `step`, so that a resumed run has one whole curve."""
+        lines = [line for line in read_jsonl(history) if line["step"] <= step]
+        self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class Heartbeat:
+    """Rewrites `heartbeat.json` every few seconds while the process lives."""
+
+    def __init__(self, attempt_dir: Path) -> None:
+        self._path = attempt_dir / "heartbeat.json"
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while True:
+            record = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+            replace_json(self._path, record)
+            if self._done.wait(HEARTBEAT_SECONDS):
+                return
+
+
+def replace_json(path: Path, value: Mapping[str, object]) -> None:
+    """Write a small JSON file so that a reader sees the old one or the new one, never half of one."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(value))
+    draft.replace(path)

@@ -1,0 +1,1 @@
+"""How safely: Prefect tasks for retry, reuse, lineage, gates and promotion."""

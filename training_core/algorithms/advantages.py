@@ -1,0 +1,66 @@
+"""Token rewards and advantage estimation. Shapes: B sequences, T tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def token_rewards(rewards: Tensor, kl: Tensor, loss_mask: Tensor, *, kl_coef: float) -> Tensor:
+    """Spread a sequence's reward over its tokens: -kl_coef * KL on each, the reward itself on the last one.
+
+    Args:
+        rewards: [B] one number per response.
+        kl: [B, T] nats.
+        loss_mask: [B, T] bool, true on response tokens; every row has at least one.
+        kl_coef: >= 0, price of one nat.
+
+    Returns:
+        [B, T], zero outside the mask.
+
+    Source:
+        Ouyang et al. 2022 (InstructGPT), eq. 2, https://arxiv.org/abs/2203.02155
+    """
+    positions = torch.arange(loss_mask.shape[1], device=loss_mask.device)
+    last = (loss_mask * positions).argmax(dim=1)
+    per_token = (-kl_coef * kl).masked_fill(~loss_mask, 0.0)
+    return per_token.scatter_add(1, last[:, None], rewards[:, None].to(per_token.dtype))
+
+
+def gae(
+    rewards: Tensor, values: Tensor, loss_mask: Tensor, *, gamma: float, gae_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """Generalised advantage estimation over the masked tokens only.
+
+        delta_t = r_t + gamma * V_{t+1} - V_t
+        A_t     = delta_t + gamma * lambda * A_{t+1}
+        R_t     = A_t + V_t
+
+    t + 1 is the *next masked* token: tokens between (a tool's output, padding) neither decay nor bootstrap.
+    After the last masked token V and A are 0: the response's end is the episode's end, also when it was cut by length.
+
+    Args:
+        rewards: [B, T] token rewards.
+        values: [B, T] value before each token was chosen.
+        loss_mask: [B, T] bool.
+        gamma: in [0, 1].
+        gae_lambda: in [0, 1].
+
+    Returns:
+        advantages [B, T] and returns [B, T], zero outside the mask.
+
+    Source:
+        Schulman et al. 2016, eq. 16, https://arxiv.org/abs/1506.02438
+    """
+    advantages = torch.zeros_like(values)
+    next_value = torch.zeros_like(values[:, 0])
+    next_advantage = torch.zeros_like(values[:, 0])
+    for t in reversed(range(values.shape[1])):
+        here = loss_mask[:, t]
+        delta = rewards[:, t] + gamma * next_value - values[:, t]
+        advantage = delta + gamma * gae_lambda * next_advantage
+        next_advantage = torch.where(here, advantage, next_advantage)
+        next_value = torch.where(here, values[:, t], next_value)
+        advantages[:, t] = torch.where(here, advantage, 0.0)
+    returns = (advantages + values).masked_fill(~loss_mask, 0.0)
+    return advantages, returns

@@ -1,0 +1,62 @@
+"""The family tree of Ratchet's own errors.
+
+    RatchetError
+    ├── InputError            the person who started this must change something; never retried
+    │   ├── ConfigError       a key or value in a preset, an override or a request
+    │   └── DataError         a row, a field or a file of a dataset; a model directory that is not one
+    ├── NonFiniteError        a loss, gradient or log-probability is NaN or infinite; never retried
+    ├── MismatchError         sampler and trainer disagree about the policy; never retried
+    ├── StorageFullError      no space left where a stage writes; never retried
+    ├── IntegrityError        bytes on disk are not what their manifest or marker says
+    ├── ConflictError         what a decision was based on has moved; judge again, never overwrite
+    ├── StoppedError          the stage was asked to stop, has saved, and can be resumed
+    └── TransientError        a lost worker, node or connection; retried with backoff
+
+Every message says what was expected, what was found, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class RatchetError(Exception):
+    """Root of every error that Ratchet raises on purpose."""
+
+
+class InputError(RatchetError):
+    """Something that a person wrote is wrong, and trying again will not help."""
+
+
+class ConfigError(InputError):
+    """A configuration key or value is unknown, missing or out of range."""
+
+
+class DataError(InputError):
+    """A dataset, row or model directory is not what the stage needs."""
+
+
+class NonFiniteError(RatchetError):
+    """A number that training depends on is NaN or infinite."""
+
+
+class MismatchError(RatchetError):
+    """The rollout engine does not sample from the policy that is being trained."""
+
+
+class StorageFullError(RatchetError):
+    """The disk below the store is full."""
+
+
+class IntegrityError(RatchetError):
+    """A file is missing, cut short or changed since it was recorded."""
+
+
+class ConflictError(RatchetError):
+    """Somebody else's decision came first, so this one was based on what no longer holds."""
+
+
+class StoppedError(RatchetError):
+    """The stage was asked to stop; what it had computed is saved."""
+
+
+class TransientError(RatchetError):
+    """A fault of the machinery around a stage; the same request may succeed later."""

@@ -1,0 +1,88 @@
+"""The one training loop: every optimizer step of every stage is made here.
+
+`train_steps` is a generator. It yields a report after each optimizer step, and the stage decides, in plain
+code between two yields, when to log, evaluate, save or stop. There are no callbacks and no trainer object.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from training_core.engine.protocol import TrainEngine
+from training_core.errors import NonFiniteError
+from training_core.types import Loss, Mean, StepReport
+
+Objective = Callable[[Any, Any], Loss]
+"""(model, micro-batch) -> Loss(sum, count, metrics)."""
+
+
+def train_steps(
+    engine: TrainEngine,
+    objective: Objective,
+    batches: Iterable[Sequence[Any]],
+    *,
+    first_step: int = 0,
+) -> Iterator[StepReport]:
+    """Make one optimizer step per batch and report it.
+
+    The objective returns a sum and a count. Both are added over micro-batches (and ranks), and the gradient
+    is divided once, so that it does not depend on how the batch was cut.
+
+    Args:
+        engine: holds model, optimizer and schedule.
+        objective: the loss of one micro-batch.
+        batches: batches, each already cut into micro-batches.
+        first_step: optimizer steps already done, for a resumed run.
+
+    Yields:
+        One report per optimizer step, numbered from `first_step + 1`.
+
+    Raises:
+        NonFiniteError: if a loss or the gradient is NaN or infinite; the weights are then still the last good ones.
+
+    Source:
+        Division by the global count: OpenRLHF#1249, TRL#2615, open-instruct#1498.
+    """
+    for step, micro_batches in enumerate(batches, first_step + 1):
+        losses = [_backward(engine, objective, mb, step, i) for i, mb in enumerate(micro_batches)]
+        pooled = _pool(losses)
+        learning_rate = engine.learning_rate
+        grad_norm = engine.step(pooled["loss"].count)
+        if not math.isfinite(grad_norm):
+            raise NonFiniteError(
+                f"the gradient norm is {grad_norm} at step {step}; the weights of step {step - 1} are kept. "
+                "Lower the learning rate, or look at the loss curve in metrics.jsonl"
+            )
+        metrics = {name: mean.value for name, mean in pooled.items() if name not in ("loss", "tokens")}
+        yield StepReport(
+            step=step,
+            loss=pooled["loss"].value,
+            grad_norm=grad_norm,
+            learning_rate=learning_rate,
+            tokens=int(pooled["tokens"].total) if "tokens" in pooled else 0,
+            metrics=metrics,
+        )
+
+
+def _backward(
+    engine: TrainEngine, objective: Objective, micro_batch: Any, step: int, index: int
+) -> dict[str, Mean]:
+    loss = objective(engine.model, micro_batch)
+    total = float(loss.total.detach())
+    if not math.isfinite(total):
+        raise NonFiniteError(
+            f"the loss is {total} in micro-batch {index} of step {step}; "
+            f"the weights of step {step - 1} are kept. Lower the learning rate, or look for a broken row in that batch"
+        )
+    engine.backward(loss.total)
+    return {"loss": Mean(total, loss.count), **loss.metrics}
+
+
+def _pool(losses: Sequence[dict[str, Mean]]) -> dict[str, Mean]:
+    pooled: dict[str, Mean] = {}
+    for loss in losses:
+        for name, mean in loss.items():
+            pooled[name] = pooled[name] + mean if name in pooled else mean
+    return pooled

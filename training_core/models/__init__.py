@@ -1,0 +1,1 @@
+"""Hugging Face models: load, make, save, and ask them for log-probabilities, scores and values."""

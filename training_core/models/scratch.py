@@ -1,0 +1,62 @@
+"""A small Llama and a word tokenizer, made from nothing: for demos, tests and studies of the pipeline itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>", "<system>")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of a scratch model; `hidden_size / num_heads` of 32 or more also runs in vLLM's CPU build."""
+
+    hidden_size: int = 128
+    num_layers: int = 2
+    num_heads: int = 4
+    intermediate_size: int = 384
+    max_positions: int = 512
+
+
+def make_tokenizer(texts: Iterable[str], chat_template: str) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token per word (split at white space) of `texts`."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))  # noqa: S106 - a token of text, not a secret
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)  # joins words with spaces
+    trainer = trainers.WordLevelTrainer(special_tokens=list(SPECIAL_TOKENS), show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="<pad>",  # noqa: S106
+        bos_token="<s>",  # noqa: S106
+        eos_token="</s>",  # noqa: S106
+        unk_token="<unk>",  # noqa: S106
+    )
+    wrapped.chat_template = chat_template
+    return wrapped
+
+
+def make_policy(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Any:
+    """Make a randomly initialised Llama with tied embeddings for `tokenizer`."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=architecture.hidden_size,
+        intermediate_size=architecture.intermediate_size,
+        num_hidden_layers=architecture.num_layers,
+        num_attention_heads=architecture.num_heads,
+        num_key_value_heads=architecture.num_heads,
+        max_position_embeddings=architecture.max_positions,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)

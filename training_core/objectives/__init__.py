@@ -1,0 +1,1 @@
+"""Objectives: (model, micro-batch) -> Loss(sum, count, metrics); one file per family."""

@@ -1,0 +1,1 @@
+"""Rewards: from rollouts to numbers, or to the reason why there is none."""

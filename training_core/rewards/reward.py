@@ -1,0 +1,63 @@
+"""What a reward is: a number per rollout, or `Unscored(reason)`. A failure never becomes 0.0."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from training_core.errors import DataError
+from training_core.types import Rollout, ScoredRollout
+
+
+@dataclass(frozen=True)
+class Unscored:
+    """Why a rollout has no reward; it is dropped and counted."""
+
+    reason: str
+
+
+class Reward(Protocol):
+    """Anything that scores rollouts."""
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> Sequence[float | Unscored]:
+        """Score `rollouts`, one result each, in their order."""
+        ...
+
+
+def score(
+    reward: Reward, rollouts: Sequence[Rollout], *, unscored_limit: float
+) -> list[ScoredRollout]:
+    """Score rollouts and drop those that could not be scored.
+
+    Args:
+        reward: what scores them.
+        rollouts: what is scored.
+        unscored_limit: largest tolerated share of unscored rollouts.
+
+    Returns:
+        The scored ones, in order.
+
+    Raises:
+        DataError: if more are unscored; the message counts the reasons.
+    """
+    results = [_finite(r) for r in reward(rollouts)]
+    reasons = Counter(r.reason for r in results if isinstance(r, Unscored))
+    if reasons.total() > unscored_limit * len(rollouts):
+        raise DataError(
+            f"{reasons.total()} of {len(rollouts)} rollouts have no reward, allowed is a share of {unscored_limit}: "
+            + "; ".join(f"{count}x {reason}" for reason, count in reasons.most_common(3))
+        )
+    return [
+        ScoredRollout(rollout, result)
+        for rollout, result in zip(rollouts, results, strict=True)
+        if not isinstance(result, Unscored)
+    ]
+
+
+def _finite(result: float | Unscored) -> float | Unscored:
+    if isinstance(result, Unscored) or math.isfinite(result):
+        return result
+    return Unscored(f"the reward is {result}")

@@ -1,0 +1,133 @@
+"""What a rollout engine is, and the proof that it samples from the trainer's policy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from training_core.data.batching import collate
+from training_core.errors import MismatchError
+from training_core.models.causal_lm import logprobs
+from training_core.types import Prompt, Rollout
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How responses are drawn: from the whole distribution at `temperature`, without top-k or top-p.
+
+    Truncated sampling makes the behaviour policy differ from the one that is scored (TRL#6789).
+    A temperature of 0 is greedy.
+    """
+
+    max_response_tokens: int
+    temperature: float = 1.0
+
+
+class RolloutEngine(Protocol):
+    """Samples responses; holds its own copy of the policy's weights."""
+
+    name: str
+    policy_version: int
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, seeds: Sequence[int]
+    ) -> list[Rollout]:
+        """Sample one response per prompt.
+
+        Args:
+            prompts: repeat a prompt to get a group.
+            sampling: how.
+            seeds: one per prompt; the same seed, prompt and weights give the same response.
+        """
+        ...
+
+    def load_weights(self, policy: Any) -> str:
+        """Take over the weights of `policy`, raise `policy_version`, return the fingerprint of what arrived."""
+        ...
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+        ...
+
+
+def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """SHA-256 over names, shapes, dtypes and bytes, in the order of the names."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
+    """Weights of a Hugging Face model as a checkpoint would hold them: tied ones once."""
+    seen: set[int] = set()
+    weights = []
+    for name, parameter in policy.named_parameters():
+        if parameter.data_ptr() not in seen:
+            seen.add(parameter.data_ptr())
+            weights.append((name, parameter.data))
+    return weights
+
+
+def sync(engine: RolloutEngine, policy: Any) -> None:
+    """Give the engine the policy's weights and prove that every byte arrived.
+
+    Raises:
+        MismatchError: if the engine's fingerprint is another.
+    """
+    expected = fingerprint(named_weights(policy))
+    found = engine.load_weights(policy)
+    if found != expected:
+        raise MismatchError(
+            f"weight sync {engine.policy_version}: the {engine.name} engine received {found[:12]}, "
+            f"the trainer sent {expected[:12]}"
+        )
+
+
+@dataclass(frozen=True)
+class LogprobGap:
+    """How far the engine's log-probabilities are from the trainer's, over sampled tokens, in nats."""
+
+    mean: float
+    largest: float
+
+
+@torch.no_grad()
+def logprob_gap(
+    policy: Any, rollouts: Sequence[Rollout], trainer_logprobs: Tensor | None, *, temperature: float, pad_id: int
+) -> LogprobGap:
+    """Compare the log-probabilities that came with rollouts with the trainer's own.
+
+    Args:
+        policy: the trainer's model.
+        rollouts: B of them.
+        trainer_logprobs: [B, T] if already computed, else None.
+        temperature: that the rollouts were sampled at.
+        pad_id: any id.
+    """
+    batch = collate([r.example() for r in rollouts], pad_id)
+    if trainer_logprobs is None:
+        trainer_logprobs = logprobs(policy, batch, temperature=temperature)
+    theirs = torch.tensor([p for r in rollouts for p in r.logprobs])
+    gap = (trainer_logprobs[batch.loss_mask].cpu() - theirs).abs()
+    return LogprobGap(float(gap.mean()), float(gap.max()))
+
+
+def require_same_policy(gap: LogprobGap, *, limit: float, engine: RolloutEngine) -> None:
+    """Stop if trainer and sampler disagree.
+
+    Raises:
+        MismatchError: if the mean gap is above `limit` nats.
+    """
+    if not gap.mean <= limit:
+        raise MismatchError(
+            f"after weight sync {engine.policy_version} the {engine.name} engine's log-probabilities differ from the "
+            f"trainer's by {gap.mean:.4f} nats on average (largest {gap.largest:.4f}), allowed are {limit}; "
+            "the engine holds other weights, or computes in a lower precision: raise logprob_gap_limit only if it is that"
+        )

@@ -1,0 +1,108 @@
+"""Rollouts from `transformers.generate`: slow, and true by construction."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from training_core.rollout.engine import Sampling, fingerprint, named_weights
+from training_core.types import Prompt, Rollout
+
+MAX_ROWS = 128
+"""Rows per call of `generate`: bounds the key-value cache, which grows with rows times tokens."""
+
+
+class TransformersEngine:
+    """Samples with Hugging Face `generate` from a copy of the policy."""
+
+    name = "transformers"
+
+    def __init__(self, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._model = copy.deepcopy(policy).eval()
+        self._tokenizer = tokenizer
+        self.policy_version = 0
+
+    def load_weights(self, policy: Any) -> str:
+        """Copy the weights; see `RolloutEngine.load_weights`."""
+        with torch.no_grad():
+            for mine, theirs in zip(self._model.parameters(), policy.parameters(), strict=True):
+                mine.copy_(theirs)
+        self.policy_version += 1
+        return fingerprint(named_weights(self._model))
+
+    @torch.no_grad()
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, seeds: Sequence[int]
+    ) -> list[Rollout]:
+        """Sample one response per prompt; see `RolloutEngine.generate`."""
+        rollouts = []
+        for i in range(0, len(prompts), MAX_ROWS):
+            rows, row_seeds = prompts[i : i + MAX_ROWS], seeds[i : i + MAX_ROWS]
+            rollouts += self._generate_rows(rows, sampling, row_seeds)
+        return rollouts
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _generate_rows(
+        self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Rollout]:
+        ids, attention = self._left_pad(prompts)
+        device = self._model.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(hash(tuple(seeds)) % 2**63)
+            output = self._model.generate(
+                input_ids=ids.to(device),
+                attention_mask=attention.to(device),
+                do_sample=sampling.temperature > 0,
+                temperature=sampling.temperature or None,
+                top_k=0,
+                top_p=1.0,
+                max_new_tokens=sampling.max_response_tokens,
+                pad_token_id=self._tokenizer.pad_token_id,
+                eos_token_id=self._tokenizer.eos_token_id,
+                return_dict_in_generate=True,
+                output_logits=True,
+            )
+        responses = output.sequences[:, ids.shape[1] :].cpu()
+        logprobs = self._sampled_logprobs(output.logits, responses, sampling.temperature)
+        return [
+            self._rollout(prompt, responses[row].tolist(), logprobs[row].tolist())
+            for row, prompt in enumerate(prompts)
+        ]
+
+    def _left_pad(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
+        width = max(len(p.input_ids) for p in prompts)
+        ids = torch.full((len(prompts), width), int(self._tokenizer.pad_token_id))
+        attention = torch.zeros((len(prompts), width), dtype=torch.int64)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt.input_ids) :] = torch.tensor(prompt.input_ids)
+            attention[row, width - len(prompt.input_ids) :] = 1
+        return ids, attention
+
+    @staticmethod
+    def _sampled_logprobs(logits: Sequence[Tensor], responses: Tensor, temperature: float) -> Tensor:
+        columns = [
+            (step.float().cpu() / (temperature or 1.0)).log_softmax(-1).gather(1, responses[:, t : t + 1])
+            for t, step in enumerate(logits)
+        ]
+        return torch.cat(columns, dim=1)
+
+    def _rollout(self, prompt: Prompt, ids: list[int], logprobs: list[float]) -> Rollout:
+        eos = self._tokenizer.eos_token_id
+        is_finished = eos in ids
+        size = ids.index(eos) + 1 if is_finished else len(ids)
+        text = self._tokenizer.decode(ids[:size], skip_special_tokens=True)
+        return Rollout(
+            prompt=prompt,
+            response_ids=tuple(ids[:size]),
+            logprobs=tuple(logprobs[:size]),
+            text=text,
+            is_finished=is_finished,
+            policy_version=self.policy_version,
+        )

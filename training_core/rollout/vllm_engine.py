@@ -1,0 +1,127 @@
+"""Rollouts from vLLM, in this process. The only module that imports vllm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from training_core.rollout.engine import Sampling, named_weights
+from training_core.types import Prompt, Rollout
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's CPU attention has kernels for (vllm/v1/attention/backends/cpu_attn.py)."""
+
+WORKER_EXTENSION = "training_core.rollout.vllm_worker.WeightReceiver"
+
+
+def why_not(config: Any) -> str | None:
+    """Say why vLLM cannot run a model with this Hugging Face config here, or None if it can."""
+    try:
+        import vllm  # noqa: F401, PLC0415 - the question is whether it is there
+    except ImportError as error:
+        return f"vLLM cannot be imported ({error})"
+    if torch.cuda.is_available():
+        return None
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if head_size not in CPU_HEAD_SIZES:
+        return f"vLLM's CPU attention has no kernel for head size {head_size} (it has {CPU_HEAD_SIZES})"
+    return None
+
+
+class VllmEngine:
+    """Samples with vLLM, whose weights are replaced at every sync.
+
+    Args:
+        directory: a Hugging Face directory; gives the architecture and the first weights.
+        tokenizer: the policy's.
+        max_tokens: longest prompt and response together.
+        gpu_memory_fraction: share of the GPU that vLLM may take; ignored on a CPU.
+        kv_cache_gib: size of the key-value cache on a CPU.
+    """
+
+    name = "vllm"
+
+    def __init__(
+        self,
+        directory: Path,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_tokens: int,
+        gpu_memory_fraction: float = 0.4,
+        kv_cache_gib: int = 1,
+    ) -> None:
+        on_gpu = torch.cuda.is_available()
+        # One process: a weight sync is a call, and a stage that dies takes its engine with it.
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+        if not on_gpu:
+            os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
+            # The CPU sampler is otherwise compiled at its first call, for 15 s.
+            os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+        from vllm import LLM  # noqa: PLC0415 - reads the environment when imported
+
+        self._llm = LLM(
+            str(directory),
+            dtype="bfloat16" if on_gpu else "float32",
+            max_model_len=max_tokens,
+            enforce_eager=True,
+            disable_log_stats=True,
+            enable_prefix_caching=True,
+            gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
+            worker_extension_cls=WORKER_EXTENSION,
+            seed=0,
+        )
+        self._tokenizer = tokenizer
+        self.policy_version = 0
+
+    def load_weights(self, policy: Any) -> str:
+        """Reload every weight in place and forget cached prefixes; see `RolloutEngine.load_weights`."""
+        weights = [(name, tensor.detach()) for name, tensor in named_weights(policy)]
+        (digest,) = self._llm.collective_rpc("receive_weights", args=(weights,))
+        self._llm.reset_prefix_cache()
+        self.policy_version += 1
+        return digest
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, *, seeds: Sequence[int]
+    ) -> list[Rollout]:
+        """Sample one response per prompt; see `RolloutEngine.generate`."""
+        from vllm import SamplingParams  # noqa: PLC0415 - see above
+
+        requests = [{"prompt_token_ids": list(p.input_ids)} for p in prompts]
+        settings = [
+            SamplingParams(
+                temperature=sampling.temperature,
+                max_tokens=sampling.max_response_tokens,
+                logprobs=0,
+                seed=seed,
+                stop_token_ids=[int(self._tokenizer.eos_token_id)],
+                skip_special_tokens=True,
+            )
+            for seed in seeds
+        ]
+        outputs = self._llm.generate(requests, settings, use_tqdm=False)
+        return [self._rollout(p, o.outputs[0]) for p, o in zip(prompts, outputs, strict=True)]
+
+    def close(self) -> None:
+        """Shut the engine down and free its memory."""
+        del self._llm
+
+    def _rollout(self, prompt: Prompt, completion: Any) -> Rollout:
+        ids = tuple(completion.token_ids)
+        logprobs = tuple(
+            at[token].logprob for token, at in zip(ids, completion.logprobs, strict=True)
+        )
+        return Rollout(
+            prompt=prompt,
+            response_ids=ids,
+            logprobs=logprobs,
+            text=self._tokenizer.decode(ids, skip_special_tokens=True),
+            is_finished=ids[-1:] == (self._tokenizer.eos_token_id,),
+            policy_version=self.policy_version,
+        )
