@@ -42,7 +42,7 @@ class Config(StageConfig):
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """Train the policy; the reference's log-probabilities are computed once, before the first step.
 
-    Metrics: `train_pairs`, `accuracy_before`, `accuracy` (share of pairs whose chosen log-ratio is larger).
+    Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen log-ratio is larger).
     """
     from stages.datasets import preferences
     from stages.examples import encode_pairs, pair_batches, reference_logprobs
@@ -66,7 +66,6 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     policy = hub.load_policy(inputs["policy"]).to(best_device())
     if inputs["policy"] == inputs["reference"] and not context.earlier_attempts:
         _require_no_preference_yet(policy, pairs, reference_sums, budget, pad_id)
-    before = reference_logprobs(policy, pairs, budget_tokens=budget, pad_id=pad_id)
     batch_of = pair_batches(
         pairs, config.training, seed=config.seed, pad_id=pad_id, device=policy.device, ref_logprobs=reference_sums
     )
@@ -77,7 +76,6 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     hub.save(policy, tokenizer, context.artifact_dir)
     metrics = {
         "train_pairs": float(len(pairs)),
-        "accuracy_before": _accuracy(before - reference_sums),
         "accuracy": _accuracy(after - reference_sums),
     }
     return Result("policy", metrics)

@@ -16,15 +16,22 @@ HEARTBEAT_SECONDS = 5.0
 
 
 class FileSink:
-    """Writes `metrics.jsonl` (one line per step) and `progress.json`."""
+    """Writes `metrics.jsonl` (one line per step) and `progress.json`.
 
-    def __init__(self, attempt_dir: Path) -> None:
+    Args:
+        attempt_dir: where the files go.
+        stage: put before each metric's name, as in `ppo/reward`.
+    """
+
+    def __init__(self, attempt_dir: Path, stage: str) -> None:
+        self._stage = stage
         self._metrics = attempt_dir / "metrics.jsonl"
         self._progress = attempt_dir / "progress.json"
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line; see `MetricSink`."""
-        line = json.dumps({"step": step, "time": time.time(), "metrics": dict(metrics)})
+        named = {f"{self._stage}/{name}": value for name, value in metrics.items()}
+        line = json.dumps({"step": step, "time": time.time(), "metrics": named})
         with self._metrics.open("a") as file:
             file.write(line + "\n")
 

@@ -46,8 +46,8 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def load_weights(self, policy: Any) -> str:
-        """Take over the weights of `policy`, raise `policy_version`, return the fingerprint of what arrived."""
+    def load_weights(self, policy: Any, version: int) -> str:
+        """Take over the weights of `policy` as `policy_version`; return the fingerprint of what arrived."""
         ...
 
     def close(self) -> None:
@@ -75,17 +75,22 @@ def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
     return weights
 
 
-def sync(engine: RolloutEngine, policy: Any) -> None:
+def sync(engine: RolloutEngine, policy: Any, version: int) -> None:
     """Give the engine the policy's weights and prove that every byte arrived.
+
+    Args:
+        engine: what samples.
+        policy: the trainer's model.
+        version: optimizer state of the policy (the controller's step), carried by every rollout from now on.
 
     Raises:
         MismatchError: if the engine's fingerprint is another.
     """
     expected = fingerprint(named_weights(policy))
-    found = engine.load_weights(policy)
+    found = engine.load_weights(policy, version)
     if found != expected:
         raise MismatchError(
-            f"weight sync {engine.policy_version}: the {engine.name} engine received {found[:12]}, "
+            f"weight sync {version}: the {engine.name} engine received {found[:12]}, "
             f"the trainer sent {expected[:12]}"
         )
 

@@ -27,12 +27,12 @@ class TransformersEngine:
         self._tokenizer = tokenizer
         self.policy_version = 0
 
-    def load_weights(self, policy: Any) -> str:
+    def load_weights(self, policy: Any, version: int) -> str:
         """Copy the weights; see `RolloutEngine.load_weights`."""
         with torch.no_grad():
             for mine, theirs in zip(self._model.parameters(), policy.parameters(), strict=True):
                 mine.copy_(theirs)
-        self.policy_version += 1
+        self.policy_version = version
         return fingerprint(named_weights(self._model))
 
     @torch.no_grad()

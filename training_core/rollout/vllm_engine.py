@@ -79,12 +79,12 @@ class VllmEngine:
         self._tokenizer = tokenizer
         self.policy_version = 0
 
-    def load_weights(self, policy: Any) -> str:
+    def load_weights(self, policy: Any, version: int) -> str:
         """Reload every weight in place and forget cached prefixes; see `RolloutEngine.load_weights`."""
         weights = [(name, tensor.detach()) for name, tensor in named_weights(policy)]
         (digest,) = self._llm.collective_rpc("receive_weights", args=(weights,))
         self._llm.reset_prefix_cache()
-        self.policy_version += 1
+        self.policy_version = version
         return digest
 
     def generate(

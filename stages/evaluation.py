@@ -1,0 +1,67 @@
+"""Evaluation: a policy beside a baseline on the same held-out prompts, judged by one reward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stages.contract import Context, Inputs, Result, StageConfig, semantic
+from stages.settings import Data, Reward, RewardModelReward, Rollouts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from training_core.types import ScoredRollout
+
+
+class Config(StageConfig):
+    """What a person writes about evaluation."""
+
+    prompts: Data = semantic(..., "Held-out prompts; none of them may have been trained on.")
+    reward: Reward = semantic(RewardModelReward(), "The judge.")
+    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
+    responses_per_prompt: int = semantic(1, "Responses of each policy to each prompt.", ge=1)
+    unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
+
+
+def run(config: Config, inputs: Inputs, context: Context) -> Result:
+    """Sample from the inputs `policy`, `baseline` and every further policy, with one seed, and judge them all.
+
+    Further policies are inputs whose role starts with `policy_`; they appear in the artifact under the rest of
+    their role. The artifact holds `summary.json` (the numbers of every policy) and `samples.jsonl` (the responses).
+
+    Metrics of `policy`: `mean_reward`, `reward_stderr`, `win_rate` against the baseline (a tie is half a win) with its
+    95 % interval `win_rate_low`, `win_rate_high`, `kl_to_baseline` (nats per response), `response_tokens`,
+    `finished_fraction`; and `baseline_mean_reward`, `baseline_reward_stderr`.
+    """
+    import json
+
+    from stages.comparison import compare, describe
+    from stages.datasets import write_jsonl
+    from stages.judging import judge_policies
+
+    judged = judge_policies(config, inputs, context)
+    baseline = judged["baseline"]
+    summary = {name: describe(rows) | compare(rows.scored, baseline.scored) for name, rows in judged.items()}
+    context.artifact_dir.mkdir(parents=True, exist_ok=True)
+    (context.artifact_dir / "summary.json").write_text(json.dumps(summary, indent=2))
+    samples = (_samples(name, rows.scored) for name, rows in judged.items())
+    write_jsonl(context.artifact_dir / "samples.jsonl", [row for rows in samples for row in rows])
+    metrics = {
+        **summary["policy"],
+        "baseline_mean_reward": summary["baseline"]["mean_reward"],
+        "baseline_reward_stderr": summary["baseline"]["reward_stderr"],
+    }
+    return Result("evaluation", metrics)
+
+
+def _samples(name: str, scored: Sequence[ScoredRollout]) -> list[dict[str, Any]]:
+    return [
+        {
+            "policy": name,
+            "prompt_id": s.rollout.prompt.id,
+            "prompt": s.rollout.prompt.messages[-1]["content"],
+            "response": s.rollout.text,
+            "reward": s.reward,
+        }
+        for s in scored
+    ]

@@ -1,0 +1,72 @@
+"""Preference pairs from a policy's own responses: sample a group per prompt, pair the best with the worst."""
+
+from __future__ import annotations
+
+from stages.contract import Context, Inputs, Result, StageConfig, semantic
+from stages.settings import Data, Reward, RewardModelReward, Rollouts
+
+
+class Config(StageConfig):
+    """What a person writes about making pairs."""
+
+    prompts: Data = semantic(..., "Prompts to answer.")
+    reward: Reward = semantic(RewardModelReward(), "What ranks the responses.")
+    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
+    group_size: int = semantic(4, "Responses per prompt.", ge=2)
+    min_margin: float = semantic(0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0)
+    unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
+
+
+def run(config: Config, inputs: Inputs, context: Context) -> Result:
+    """Write `data.jsonl` with one {prompt, chosen, rejected, chosen_reward, rejected_reward} per usable prompt.
+
+    Metrics: `prompts`, `pairs`, `dropped` (equal, unfinished or under the margin), `mean_reward`, `mean_margin`.
+    """
+    from statistics import fmean
+
+    from stages.datasets import write_jsonl
+    from stages.scored_groups import sample_and_score
+    from training_core.errors import DataError
+
+    groups = sample_and_score(
+        config.rollouts,
+        config.prompts,
+        config.reward,
+        inputs,
+        context,
+        group_size=config.group_size,
+        unscored_limit=config.unscored_limit,
+        seed=config.seed,
+    )
+    rows = [row for group in groups if (row := _pair(group, config.min_margin))]
+    if not rows:
+        raise DataError(
+            f"none of {len(groups)} prompts gave a pair: all responses of a prompt have rewards within "
+            f"{config.min_margin} of each other; raise group_size or lower min_margin"
+        )
+    write_jsonl(context.artifact_dir / "data.jsonl", rows)
+    metrics = {
+        "prompts": float(len(groups)),
+        "pairs": float(len(rows)),
+        "dropped": float(len(groups) - len(rows)),
+        "mean_reward": fmean(s.reward for group in groups for s in group),
+        "mean_margin": fmean(row["chosen_reward"] - row["rejected_reward"] for row in rows),
+    }
+    return Result("dataset", metrics)
+
+
+def _pair(group: list, min_margin: float) -> dict | None:
+    finished = [s for s in group if s.rollout.is_finished and s.rollout.text.strip()]
+    if not finished:
+        return None
+    best = max(finished, key=lambda s: s.reward)
+    worst = min(finished, key=lambda s: s.reward)
+    if best.reward - worst.reward <= min_margin or best.rollout.text == worst.rollout.text:
+        return None
+    return {
+        "prompt": list(best.rollout.prompt.messages),
+        "chosen": best.rollout.text,
+        "rejected": worst.rollout.text,
+        "chosen_reward": best.reward,
+        "rejected_reward": worst.reward,
+    }

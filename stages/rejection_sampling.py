@@ -1,0 +1,55 @@
+"""Rejection sampling: sample a group per prompt, keep the best response; the artifact is a dataset for SFT."""
+
+from __future__ import annotations
+
+from stages.contract import Context, Inputs, Result, StageConfig, semantic
+from stages.settings import Data, Reward, RewardModelReward, Rollouts
+
+
+class Config(StageConfig):
+    """What a person writes about rejection sampling."""
+
+    prompts: Data = semantic(..., "Prompts to answer.")
+    reward: Reward = semantic(RewardModelReward(), "What picks the best.")
+    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
+    group_size: int = semantic(8, "Responses per prompt, of which the best is kept.", ge=2)
+    unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
+
+
+def run(config: Config, inputs: Inputs, context: Context) -> Result:
+    """Write `data.jsonl` with one {prompt, response, reward} per prompt.
+
+    A response that was cut by the token limit is never kept: it would teach not to end.
+
+    Metrics: `mean_reward` of all rollouts, `best_reward` of the kept ones, `kept`, `prompts`.
+    """
+    from statistics import fmean
+
+    from stages.datasets import write_jsonl
+    from stages.scored_groups import sample_and_score
+
+    groups = sample_and_score(
+        config.rollouts,
+        config.prompts,
+        config.reward,
+        inputs,
+        context,
+        group_size=config.group_size,
+        unscored_limit=config.unscored_limit,
+        seed=config.seed,
+    )
+    finished = [[s for s in group if s.rollout.is_finished] for group in groups]
+    best = [max(group, key=lambda s: s.reward) for group in finished if group]
+    rows = [
+        {"prompt": list(s.rollout.prompt.messages), "response": s.rollout.text, "reward": s.reward}
+        for s in best
+        if s.rollout.text.strip()
+    ]
+    write_jsonl(context.artifact_dir / "data.jsonl", rows)
+    metrics = {
+        "prompts": float(len(groups)),
+        "kept": float(len(rows)),
+        "mean_reward": fmean(s.reward for group in groups for s in group),
+        "best_reward": fmean(s.reward for s in best),
+    }
+    return Result("dataset", metrics)

@@ -1,0 +1,54 @@
+"""Groups of scored rollouts from a policy that stays as it is: the body of the stages that make datasets."""
+
+from __future__ import annotations
+
+from stages.contract import Context, Inputs
+from stages.sampling import (
+    build_reward,
+    load_prompts,
+    open_engine,
+    prove_engine,
+    sample_groups,
+    sampling_of,
+)
+from stages.settings import Data, Reward, Rollouts
+from training_core.models import hub
+from training_core.rewards.reward import score
+from training_core.types import ScoredRollout
+
+
+def sample_and_score(  # noqa: PLR0913 - the two stages that call it share nothing but these
+    rollouts: Rollouts,
+    prompts: Data,
+    reward: Reward,
+    inputs: Inputs,
+    context: Context,
+    *,
+    group_size: int,
+    unscored_limit: float,
+    seed: int,
+) -> list[list[ScoredRollout]]:
+    """Sample a group per prompt from the input `policy` and score it.
+
+    Returns:
+        One group per prompt; unscored rollouts are missing from it.
+    """
+    tokenizer = hub.load_tokenizer(inputs["policy"])
+    policy = hub.freeze(hub.load_policy(inputs["policy"]))
+    engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)
+    groups = sample_groups(
+        engine,
+        load_prompts(prompts, tokenizer, rollouts),
+        sampling_of(rollouts),
+        group_size=group_size,
+        seed=seed,
+        context=context,
+    )
+    flat = [rollout for group in groups for rollout in group]
+    prove_engine(engine, policy, flat, rollouts, int(tokenizer.pad_token_id))
+    engine.close()
+    scored = score(build_reward(reward, inputs), flat, unscored_limit=unscored_limit)
+    by_prompt: dict[str, list[ScoredRollout]] = {}
+    for item in scored:
+        by_prompt.setdefault(item.rollout.prompt.id, []).append(item)
+    return list(by_prompt.values())
