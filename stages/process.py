@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import platform
@@ -18,7 +17,8 @@ from pydantic import ValidationError
 
 from stages.catalog import find_stage
 from stages.contract import Context, ExitCode, Result, StageConfig
-from stages.sink import FileSink, Heartbeat, replace_json
+from stages.process_record import write_error
+from stages.sink import FileSink, Heartbeat
 from stages.store import Manifest, Request, Store, record_files
 from training_core.errors import (
     InputError,
@@ -129,7 +129,7 @@ def _report(error: Exception, attempt_dir: Path) -> int:
         code = ExitCode.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else ExitCode.TRANSIENT
     code = code or ExitCode.TRANSIENT
     log.error("%s: %s", type(error).__name__, error, exc_info=isinstance(error, OSError))
-    replace_json(attempt_dir / "error.json", {"code": code, "kind": type(error).__name__, "message": str(error)})
+    write_error(attempt_dir, code, error)
     return code
 
 
@@ -159,8 +159,3 @@ def _version(package: str) -> str:
     except metadata.PackageNotFoundError:
         return ""
 
-
-def read_error(attempt_dir: Path) -> dict[str, str] | None:
-    """Return what `error.json` of an attempt says, or None."""
-    path = attempt_dir / "error.json"
-    return json.loads(path.read_text()) if path.exists() else None

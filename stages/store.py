@@ -135,6 +135,20 @@ class Store:
             return None
         return manifest
 
+    def set_aside(self, stage: str, key: str, *, once_for: str) -> None:
+        """Rename the manifest, so that the stage is done again; a second call for the same `once_for` does nothing."""
+        directory = self.stage_dir(stage, key)
+        mark = directory / f"set-aside-{once_for}"
+        directory.mkdir(parents=True, exist_ok=True)
+        if mark.exists():
+            return
+        mark.touch()
+        path = directory / MANIFEST
+        if path.exists():
+            path.rename(directory / f"manifest.set-aside-{time.time_ns()}.json")
+        for checkpoints in directory.glob("attempts/*/checkpoints"):  # else it would only resume
+            checkpoints.rename(checkpoints.with_name("checkpoints.set-aside"))
+
     def manifests(self) -> list[Manifest]:
         """Every manifest in the store, oldest first."""
         paths = (self.root / "stages").glob(f"*/*/{MANIFEST}")

@@ -1,0 +1,79 @@
+# Ratchet's chores. `make` alone lists them; everything runs in .venv, which the first one builds.
+
+VENV = .venv
+PYTHON = python3
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+LOCK = requirements/cpu.txt
+UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
+HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
+# May be given: TORCH_INDEX (address of a package index that has CPU builds of torch),
+# PYTEST_ARGS (more options for pytest), UV_ARGS (more options for the resolver, as --upgrade).
+
+.PHONY: help venv demo test unit check format lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## build or update .venv from requirements/cpu.txt
+
+# torch goes first and with its dependencies, because what it needs differs between its CPU build
+# and its CUDA build. The lock then goes in without dependencies: it is complete, and its header
+# says what is left out of it on purpose. The imports at the end are the proof that it fits.
+$(STAMP): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+		echo "venv: $(LOCK) is for Python 3.11, and $(PYTHON) is" >&2; $(PYTHON) --version >&2; \
+		echo "venv: name one that is, as in 'make venv PYTHON=python3.11'" >&2; exit 1; }
+	@test -x $(BIN)/pip || { echo "venv: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@torch=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(LOCK)); index="$(TORCH_INDEX)"; \
+	echo "venv: installing $$torch"; \
+	$(BIN)/pip install -q -c $(LOCK) $${index:+--extra-index-url "$$index"} "$$torch"
+	@echo "venv: installing the other packages of $(LOCK) (some minutes)"
+	@$(BIN)/pip install -q --no-deps -r $(LOCK)
+	@echo "venv: installing ratchet itself"
+	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
+	@echo "venv: importing $(HEAVY)"
+	@$(BIN)/python -W ignore -c "import $(HEAVY)"
+	@touch $(STAMP)
+	@echo "venv: ready; 'source $(BIN)/activate' puts ratchet on the PATH"
+
+demo: venv ## run the whole lifecycle with a tiny model, on this machine
+	$(BIN)/ratchet demo
+
+test: venv ## run every test (those that need a GPU skip themselves where there is none)
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+unit: venv ## run the tests that start no service
+	$(BIN)/pytest -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
+
+check: venv ## formatting, lint, types, floors and doors, unit tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/pytest -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
+
+format: venv ## format, and mend what ruff can mend safely
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+# The resolver keeps the versions that a lock already has unless UV_ARGS=--upgrade is given; each
+# lock's own header stays. Headers are put aside first because the resolver rewrites the files.
+lock: venv ## resolve requirements/cpu.txt and requirements/gpu.txt again (UV_ARGS=--upgrade)
+	@for kind in cpu gpu; do \
+		echo "lock: requirements/$$kind.txt"; \
+		lock=requirements/$$kind.txt; \
+		header=$$(sed -n '/^#/!q;p' $$lock); \
+		overrides=requirements/$$kind-overrides.txt; \
+		test -f $$overrides || overrides=; \
+		$(UV_COMPILE) --extra $$kind --extra dev $${overrides:+--overrides $$overrides} \
+			--output-file $$lock > /dev/null || exit 1; \
+		{ printf '%s\n\n' "$$header"; cat $$lock; } > $$lock.new; \
+		mv $$lock.new $$lock; \
+	done
+
+clean: ## remove caches and build output (.venv and the store .ratchet stay)
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . \( -name .git -o -path ./$(VENV) -o -name .ratchet \) -prune \
+		-o -name __pycache__ -exec rm -rf {} +

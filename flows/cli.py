@@ -1,0 +1,98 @@
+"""The `ratchet` command.
+
+Each command imports what it needs when it runs: prefect, mlflow and torch take seconds to import,
+and `ratchet --help` should take none of them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+
+class Commands(TyperGroup):
+    """Shows the errors that Ratchet raises on purpose as text: they say what to do."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; exit code 1 if it fails in a way that Ratchet foresaw."""
+        from training_core.errors import RatchetError
+
+        try:
+            return super().invoke(ctx)
+        except RatchetError as error:
+            typer.secho(str(error), fg=typer.colors.RED, err=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="ratchet",
+    help="From a base model to an aligned model, with Prefect, MLflow and Ray.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command()
+def up(
+    ray_cpus: Annotated[
+        int | None,
+        typer.Option(
+            help="CPUs that Ray may give to jobs. All of this machine's by default.", min=1
+        ),
+    ] = None,
+    worker: Annotated[
+        bool, typer.Option(help="Start a worker, which runs the flows of this machine.")
+    ] = True,
+) -> None:
+    """Start Prefect, MLflow, Ray and a worker on this machine. Harmless if they run already."""
+    from flows import services
+
+    services.up(ray_cpus=ray_cpus, with_worker=worker)
+    services.status()
+
+
+@app.command()
+def status() -> None:
+    """Show the services. Exit code 0 if all are up, else 1."""
+    from flows import services
+
+    raise typer.Exit(0 if services.status() else 1)
+
+
+@app.command()
+def down(
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge", help="Delete databases, logs, artifacts and finished stages in home too."
+        ),
+    ] = False,
+) -> None:
+    """Stop the services, running flows and Ray jobs. State is kept."""
+    from flows import services
+
+    services.down(purge=purge)
+
+
+@app.command()
+def env() -> None:
+    """Print export lines: eval "$(ratchet env)" points this shell's tools at the services."""
+    from flows import services
+
+    services.env()
+
+
+@app.command()
+def deploy() -> None:
+    """Create or update the pool, the queue, the automations and all deployments. No questions."""
+    from flows import deploy as deployment
+
+    for name in deployment.deploy():
+        typer.echo(name)
+
+
+if __name__ == "__main__":
+    app()

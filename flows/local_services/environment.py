@@ -1,0 +1,93 @@
+"""Environment variables: of the services, and of whoever talks to them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from flows.local_services.places import project_root, store_folder
+from flows.local_services.records import ServiceRecords
+
+TOKEN_VARIABLE = "RATCHET_SERVICES_TOKEN"
+
+# Where each service's clients look for it. Set by the user, it names a team's own server.
+ADDRESS_VARIABLES = {
+    "prefect": "PREFECT_API_URL",
+    "mlflow": "MLFLOW_TRACKING_URI",
+    "ray": "RAY_ADDRESS",
+}
+
+
+def client_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
+    """What a program needs in its environment to use the services of a home."""
+    addresses = {
+        variable: records.services[name].url
+        for name, variable in ADDRESS_VARIABLES.items()
+        if name in records.services
+    }
+    return {**addresses, **_settings(home, records)}
+
+
+def server_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
+    """The whole environment of a process that `up` starts, without the services' addresses."""
+    inherited = {k: v for k, v in os.environ.items() if k not in ADDRESS_VARIABLES.values()}
+    return {
+        **inherited,
+        **_settings(home, records),
+        # `python` in a Ray job and in a flow is the interpreter that runs this.
+        "PATH": _prepend(str(Path(sys.executable).parent), os.environ.get("PATH")),
+        # flows, tasks and stages are importable from any working directory.
+        "PYTHONPATH": _prepend(str(project_root()), os.environ.get("PYTHONPATH")),
+        # Clients of loopback addresses must not go through a company's proxy.
+        "NO_PROXY": _prepend("127.0.0.1,localhost", os.environ.get("NO_PROXY"), ","),
+        "no_proxy": _prepend("127.0.0.1,localhost", os.environ.get("no_proxy"), ","),
+        "PYTHONUNBUFFERED": "1",
+        TOKEN_VARIABLE: records.token,
+    }
+
+
+def worker_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
+    """The environment of the worker, and so of every flow that it runs."""
+    return {**server_environment(home, records), **client_environment(home, records)}
+
+
+def _settings(home: Path, records: ServiceRecords) -> dict[str, str]:
+    results = str(home / "prefect" / "results")
+    settings = {
+        "RATCHET_HOME": str(home),
+        "RATCHET_ROOT": str(project_root()),
+        "RATCHET_STORE": str(store_folder(home)),
+        # PREFECT_HOME does not move results; without these they land in ~/.prefect.
+        "PREFECT_RESULTS_LOCAL_STORAGE_PATH": results,
+        "PREFECT_LOCAL_STORAGE_PATH": results,
+        # Five retries, the default, end a flow after 76 s without a server.
+        "PREFECT_CLIENT_MAX_RETRIES": "20",
+        # A flow is called dead after three beats; 30 s is the shortest that Prefect allows.
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "DO_NOT_TRACK": "1",
+    }
+    # A team's own server brings its own login: its profile and its token stay in reach.
+    if not _is_external(records, "prefect"):
+        settings["PREFECT_HOME"] = str(home / "prefect")
+    if not _is_external(records, "ray"):
+        # Else Ray asks for a token as soon as ~/.ray/auth_token exists, and clients get 401.
+        settings["RAY_AUTH_MODE"] = "disabled"
+        # "Not a cluster of several machines": only this makes Ray stay on loopback. Without it
+        # --node-ip-address 127.0.0.1 is read as the machine's outer address and GCS, raylet and
+        # agents listen on all interfaces, to anyone. Drivers need the same view of their address.
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    return settings
+
+
+def _is_external(records: ServiceRecords, name: str) -> bool:
+    record = records.services.get(name)
+    return record is not None and record.is_external
+
+
+def _prepend(first: str, rest: str | None, separator: str = os.pathsep) -> str:
+    return f"{first}{separator}{rest}" if rest else first

@@ -1,0 +1,108 @@
+"""Starting a process that outlives this one, and stopping it with everything below it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from flows.local_services.environment import TOKEN_VARIABLE
+from flows.local_services.records import ServiceRecord
+
+
+def start(
+    command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path
+) -> tuple[int, float]:
+    """Start a command in a session of its own, with its output appended to a log.
+
+    Returns:
+        Its pid and its creation time, which together name a process for ever.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output, _interruptible_children():
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return child.pid, psutil.Process(child.pid).create_time()
+
+
+@contextmanager
+def _interruptible_children() -> Iterator[None]:
+    """Give children the default SIGINT, even under `nohup … &`, where it is ignored.
+
+    An ignored signal stays ignored in children, and a Prefect worker that ignores SIGINT never
+    stops: its SIGTERM only forwards SIGINT. A handled one is reset to the default by exec.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def root_of(record: ServiceRecord) -> psutil.Process | None:
+    """The live first process of a service, or None; never a later process with the same pid."""
+    if record.pid is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        if process.create_time() != record.created:
+            return None
+        return process if process.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def family_of(record: ServiceRecord) -> list[psutil.Process]:
+    """A service's live processes, the first one first; children in sessions of their own too."""
+    root = root_of(record)
+    if root is None:
+        return []
+    with suppress(psutil.NoSuchProcess):
+        return [root, *root.children(recursive=True)]
+    return []
+
+
+def orphans_of(token: str) -> list[psutil.Process]:
+    """Live processes that carry a home's token: what a killed root has left behind."""
+    return [process for process in psutil.process_iter() if _carries(process, token)]
+
+
+def _carries(process: psutil.Process, token: str) -> bool:
+    if process.pid == os.getpid():
+        return False
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        return process.environ().get(TOKEN_VARIABLE) == token
+    return False
+
+
+def stop(processes: Iterable[psutil.Process], *, grace_seconds: float) -> None:
+    """Ask processes to stop with SIGTERM, wait, and kill those that stay.
+
+    Every process is asked, not just the first: a trainer saves its state when it is. They are
+    collected before the first signal, because a dead parent no longer knows its children.
+    """
+    asked = list(processes)
+    for process in asked:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(asked, timeout=grace_seconds)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=10)

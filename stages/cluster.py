@@ -1,0 +1,141 @@
+"""The only door to Ray: stage processes as Ray jobs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stages.contract import Resources
+from training_core.errors import ConfigError, TransientError
+
+LOCAL_DASHBOARD = "http://127.0.0.1:8265"
+FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "RATCHET_SHARED")
+"""Environment of the flow that a job needs too."""
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life; `UNKNOWN` is what a restarted head says of every job."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    STOPPED = "STOPPED"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the job may still do something."""
+        return self in (JobStatus.PENDING, JobStatus.RUNNING)
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """What the cluster says of a job.
+
+    Attributes:
+        status: where it is.
+        exit_code: of its process, once it has ended by itself.
+        message: the cluster's explanation.
+    """
+
+    status: JobStatus
+    exit_code: int | None = None
+    message: str = ""
+
+
+class RayCluster:
+    """A Ray cluster, through its Jobs API.
+
+    Args:
+        address: of the dashboard, as in `http://head:8265`; None reads RAY_ADDRESS.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS") or LOCAL_DASHBOARD
+        if not self.address.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"RAY_ADDRESS must be the dashboard's address, as in http://head:8265 (jobs go through it), "
+                f"found '{self.address}'"
+            )
+
+    def submit(
+        self, job_id: str, request: Path, resources: Resources, metadata: Mapping[str, str]
+    ) -> None:
+        """Submit the stage process for `request`; a job with this id that exists already is left alone.
+
+        Raises:
+            TransientError: if the cluster cannot be reached.
+        """
+        memory = resources.memory_gib
+        try:
+            self._client.submit_job(
+                entrypoint=f"python -m stages {shlex.quote(str(request))}",
+                submission_id=job_id,
+                entrypoint_num_cpus=resources.num_cpus,
+                entrypoint_num_gpus=resources.num_gpus or None,
+                entrypoint_memory=int(memory * 2**30) if memory else None,
+                runtime_env={"env_vars": _job_environment(resources)},
+                metadata=dict(metadata),
+            )
+        except RuntimeError as error:
+            if "already exists" not in str(error):
+                raise self._unreachable(error) from error
+        except OSError as error:
+            raise self._unreachable(error) from error
+
+    def info(self, job_id: str) -> JobInfo:
+        """Say where a job is.
+
+        Raises:
+            TransientError: if the cluster cannot be reached.
+        """
+        try:
+            details = self._client.get_job_info(job_id)
+        except RuntimeError as error:
+            if "404" in str(error) or "does not exist" in str(error):
+                return JobInfo(JobStatus.UNKNOWN, message="the cluster does not know this job")
+            raise self._unreachable(error) from error
+        except OSError as error:
+            raise self._unreachable(error) from error
+        status = JobStatus(str(details.status.value))
+        return JobInfo(status, details.driver_exit_code, details.message or "")
+
+    def stop(self, job_id: str) -> None:
+        """Ask a job to stop (SIGTERM); one that has ended, or that nobody knows, is left alone."""
+        if self.info(job_id).status.is_live:
+            self._client.stop_job(job_id)
+
+    def logs(self, job_id: str) -> str:
+        """Everything that a job has printed."""
+        return self._client.get_job_logs(job_id)
+
+    @cached_property
+    def _client(self) -> Any:
+        from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - a second, paid by who submits
+
+        try:
+            return JobSubmissionClient(self.address)
+        except (RuntimeError, OSError) as error:
+            raise self._unreachable(error) from error
+
+    def _unreachable(self, error: Exception) -> TransientError:
+        return TransientError(f"the Ray cluster at {self.address} did not answer: {error}")
+
+
+def _job_environment(resources: Resources) -> dict[str, str]:
+    threads = str(max(1, int(resources.num_cpus)))
+    return {
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": threads,
+        # Threads that spin while they wait starve the other job on a small machine.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **{name: os.environ[name] for name in FORWARDED if name in os.environ},
+    }

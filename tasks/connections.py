@@ -1,0 +1,37 @@
+"""The three places that a flow talks to, as its environment names them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.cluster import RayCluster
+from stages.store import Store
+from tasks.registry import Registry
+from training_core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The store (a folder that every node sees), the Ray cluster, and the registry."""
+
+    store: Store
+    cluster: RayCluster
+    registry: Registry
+
+
+def connect() -> Connections:
+    """Connect as RATCHET_STORE, RAY_ADDRESS and MLFLOW_TRACKING_URI say.
+
+    Raises:
+        ConfigError: if one of them is not set.
+    """
+    names = ("RATCHET_STORE", "RAY_ADDRESS", "MLFLOW_TRACKING_URI")
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise ConfigError(
+            f"{', '.join(missing)} must be set; `ratchet up` starts local services, and "
+            '`eval "$(ratchet env)"` sets these for a shell'
+        )
+    store = Store(Path(os.environ["RATCHET_STORE"]).resolve())
+    return Connections(store, RayCluster(), Registry(os.environ["MLFLOW_TRACKING_URI"], store))

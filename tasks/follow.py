@@ -1,0 +1,123 @@
+"""Follow a running attempt: its log to the run's log, its progress to an artifact, its curves to MLflow."""
+
+from __future__ import annotations
+
+import json
+import time
+from logging import Logger, LoggerAdapter
+from pathlib import Path
+from typing import Any
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
+from stages.cluster import JobInfo, JobStatus, RayCluster
+from tasks.registry import Registry
+from tasks.submission import Attempt, is_alive
+from training_core.errors import TransientError
+
+POLL_SECONDS = 0.5
+MIRROR_SECONDS = 3.0
+
+RunLogger = Logger | LoggerAdapter[Any]
+
+
+def follow(attempt: Attempt, cluster: RayCluster, mirror: CurveMirror, step: str, log: RunLogger) -> JobInfo:
+    """Wait until the attempt has ended.
+
+    Polls are short, since Prefect can only interrupt between them.
+
+    Returns:
+        What the cluster says of the job at last.
+
+    Raises:
+        TransientError: if the cluster does not answer and the process does not beat.
+    """
+    tail = LogTail(attempt.directory / "log.txt")
+    progress = ProgressBar(attempt.directory / "progress.json", step)
+    while True:
+        info = _poll(attempt, cluster)
+        for line in tail.new_lines():
+            log.info("%s", line)
+        progress.refresh()
+        mirror.refresh(log)
+        if not info.status.is_live:
+            return info
+        time.sleep(POLL_SECONDS)
+
+
+def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
+    """A job that the cluster lost sight of, but whose heart beats, counts as running."""
+    try:
+        info = cluster.info(attempt.job_id)
+    except TransientError:
+        if is_alive(attempt.directory):
+            return JobInfo(JobStatus.RUNNING)
+        raise
+    if info.status is JobStatus.UNKNOWN and is_alive(attempt.directory):
+        return JobInfo(JobStatus.RUNNING)
+    return info
+
+
+class LogTail:
+    """Reads what was appended to a file since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_lines(self) -> list[str]:
+        """Return complete new lines."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, _, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + 1 if whole else 0
+        return whole.decode(errors="replace").splitlines()
+
+
+class ProgressBar:
+    """Shows `progress.json` as a Prefect progress artifact."""
+
+    def __init__(self, path: Path, step: str) -> None:
+        self._path = path
+        self._key = f"{step.replace('_', '-')}-progress"
+        self._artifact: Any = None
+        self._shown: dict[str, Any] = {}
+
+    def refresh(self) -> None:
+        """Update the artifact if the file has changed."""
+        if not self._path.exists():
+            return
+        now = json.loads(self._path.read_text())
+        if now == self._shown:
+            return
+        percent = 100.0 * now["done"] / max(1, now["total"])
+        if self._artifact is None:
+            self._artifact = create_progress_artifact(percent, key=self._key, description=now["text"])
+        else:
+            text = f"{now['done']} of {now['total']}: {now['text']}"
+            update_progress_artifact(self._artifact, percent, description=text)
+        self._shown = now
+
+
+class CurveMirror:
+    """Copies `metrics.jsonl` into the stage's MLflow run as it grows; an outage only delays it."""
+
+    def __init__(self, registry: Registry, attempt: Attempt, run: dict[str, str]) -> None:
+        self._registry, self._run = registry, run
+        self._path = attempt.directory / "metrics.jsonl"
+        self._next = 0.0
+        self._run_id: str | None = None
+
+    def refresh(self, log: RunLogger) -> None:
+        """Copy what is new, every few seconds; where MLflow is away, say so and try again later."""
+        if time.monotonic() < self._next or not self._path.exists():
+            return
+        try:
+            self._run_id = self._run_id or self._registry.run_for(**self._run)
+            self._registry.mirror_metrics(self._run_id, self._path)
+            self._next = time.monotonic() + MIRROR_SECONDS
+        except TransientError as error:
+            log.warning("curves wait in %s: %s", self._path.name, error)
+            self._next = time.monotonic() + 10 * MIRROR_SECONDS

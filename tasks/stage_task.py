@@ -1,0 +1,121 @@
+"""The one wrapper around every stage: reuse it, or submit it and follow it to its manifest.
+
+    key -> manifest? then `Reused` -> attach or submit -> follow -> manifest? then a ref -> else classify the end
+
+The truth is the manifest: neither the job's status nor Prefect's cache. Retries live here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+from prefect.states import Completed
+
+from stages.catalog import STAGES
+from stages.contract import StageConfig, StageSpec
+from stages.identity import stage_key
+from stages.sources import digests_of_sources
+from stages.store import Manifest, Request
+from tasks.connections import Connections
+from tasks.failures import failure_of, is_transient
+from tasks.follow import CurveMirror, follow
+from tasks.refs import StageRef, ref_of
+from tasks.submission import attach_or_submit, join_waiters, leave_waiters
+from training_core.errors import ConfigError, IntegrityError
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """A stage to be done.
+
+    Attributes:
+        step: its name in the flow; several steps may be of one stage.
+        config: what to do; its class says which stage.
+        inputs: finished stages by role.
+        lifecycle: name of the experiment and the registered models.
+        is_forced: do it again even if it is done.
+    """
+
+    step: str
+    config: StageConfig
+    inputs: Mapping[str, StageRef]
+    lifecycle: str
+    is_forced: bool = False
+
+    @property
+    def spec(self) -> StageSpec:
+        """The row of the stage table whose page the config comes from."""
+        return next(s for s in STAGES.values() if s.page == type(self.config).__module__)
+
+
+def request_for(job: StageJob, connections: Connections) -> Request:
+    """Work out the stage key and everything that the stage's process needs.
+
+    Raises:
+        ConfigError: if an input that the stage requires is missing.
+        IntegrityError: if an input is no longer in the store.
+    """
+    spec = job.spec
+    if missing := set(spec.required) - set(job.inputs):
+        raise ConfigError(f"step '{job.step}': stage '{spec.name}' needs the input {sorted(missing)}")
+    digests = {role: ref.digest for role, ref in job.inputs.items()} | digests_of_sources(job.config)
+    return Request(
+        stage=spec.name,
+        step=job.step,
+        key=stage_key(spec, job.config, digests),
+        config=job.config.model_dump(mode="json"),
+        inputs={role: str(_directory(ref, connections)) for role, ref in job.inputs.items()},
+        input_digests=digests,
+        parents={role: ref.key for role, ref in job.inputs.items()},
+    )
+
+
+@task(name="stage", task_run_name="{job.step}", cache_policy=NO_CACHE, retry_condition_fn=is_transient)
+def stage_task(job: StageJob, connections: Connections) -> Any:
+    """Return the `StageRef` of the finished stage, doing it if that is not done.
+
+    Raises:
+        TransientError: what Prefect retries.
+        RatchetError: what a person has to mend.
+    """
+    log = get_run_logger()
+    store, request = connections.store, request_for(job, connections)
+    if job.is_forced:
+        store.set_aside(request.stage, request.key, once_for=str(flow_run.id))
+    if manifest := store.find(request.stage, request.key):
+        ref = ref_of(manifest, job.step, is_reused=True)
+        return Completed(name="Reused", message=f"{job.step} is done: key {ref.key[:12]}", data=ref)
+    manifest = _run(job, request, connections, log)
+    return ref_of(manifest, job.step, is_reused=False)
+
+
+def _run(job: StageJob, request: Request, connections: Connections, log: Any) -> Manifest:
+    waiter = str(flow_run.id)
+    join_waiters(connections.store, request, waiter)
+    attempt, was_there = attach_or_submit(
+        connections.store, connections.cluster, request, job.config.resources
+    )
+    log.info("%s job %s", "attached to" if was_there else "submitted", attempt.job_id)
+    run = {"lifecycle": job.lifecycle, "stage": request.stage, "step": job.step, "key": request.key}
+    mirror = CurveMirror(connections.registry, attempt, run)
+    info = follow(attempt, connections.cluster, mirror, job.step, log)
+    leave_waiters(connections.store, request.stage, request.key, waiter)
+    manifest = connections.store.find(request.stage, request.key)
+    if manifest is None:
+        raise failure_of(attempt, info)
+    return manifest
+
+
+def _directory(ref: StageRef, connections: Connections) -> Any:
+    manifest = connections.store.find(ref.stage, ref.key)
+    if manifest is None:
+        raise IntegrityError(
+            f"the result of step '{ref.step}' ({ref.stage} {ref.key[:12]}) is gone from the store; "
+            "run the flow again: that step will be made anew"
+        )
+    return connections.store.artifact_dir(manifest)

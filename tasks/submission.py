@@ -1,0 +1,121 @@
+"""Attempts: find the one that lives, or start the next. Ids are never used twice.
+
+    job <stage>-<key12>-a1, -a2, …   <->   directory <store>/stages/<stage>/<key>/attempts/a1, a2, …
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from stages.cluster import JobStatus, RayCluster
+from stages.contract import Resources
+from stages.sink import HEARTBEAT_SECONDS
+from stages.store import Request, Store
+
+STALE_SECONDS = 6 * HEARTBEAT_SECONDS
+"""A heartbeat older than this means that nobody is alive behind it."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One submission: its directory and the id of its Ray job."""
+
+    directory: Path
+    job_id: str
+
+
+def attach_or_submit(
+    store: Store, cluster: RayCluster, request: Request, resources: Resources
+) -> tuple[Attempt, bool]:
+    """Return the attempt that is working on `request`, starting one if none is.
+
+    Two callers at once end up with one attempt: making its directory decides who made it, and submitting an id
+    that exists is the same as attaching to it.
+
+    Returns:
+        The attempt, and whether it was already there.
+    """
+    newest = next(iter(store.attempts(request.stage, request.key)), None)
+    if newest is not None:
+        attempt = _attempt(request, newest)
+        status = cluster.info(attempt.job_id).status
+        if status.is_live or (status is JobStatus.UNKNOWN and is_alive(newest)):
+            return attempt, True
+        if status is JobStatus.UNKNOWN and not (newest / "log.txt").exists():
+            _submit(cluster, attempt, request, resources)
+            return attempt, True
+    number = int(newest.name[1:]) + 1 if newest else 1
+    directory = store.attempt_dir(request.stage, request.key, f"a{number}")
+    directory.mkdir(parents=True, exist_ok=True)
+    attempt = _attempt(request, directory)
+    _submit(cluster, attempt, request, resources)
+    return attempt, False
+
+
+def is_alive(attempt_dir: Path) -> bool:
+    """Whether the attempt's process has beaten lately, whatever the cluster says of it."""
+    try:
+        beat = json.loads((attempt_dir / "heartbeat.json").read_text())
+    except FileNotFoundError:
+        return False
+    return time.time() - float(beat["time"]) < STALE_SECONDS
+
+
+def join_waiters(store: Store, request: Request, waiter: str) -> None:
+    """Record that the flow run `waiter` waits for this key."""
+    directory = store.stage_dir(request.stage, request.key) / "waiters"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / waiter).touch()
+
+
+def leave_waiters(store: Store, stage: str, key: str, waiter: str) -> bool:
+    """Record that `waiter` no longer waits.
+
+    Returns:
+        Whether somebody else still does.
+    """
+    directory = store.stage_dir(stage, key) / "waiters"
+    (directory / waiter).unlink(missing_ok=True)
+    return directory.exists() and any(directory.iterdir())
+
+
+def stop_abandoned(store: Store, cluster: RayCluster, waiter: str) -> list[str]:
+    """Stop the jobs that only the flow run `waiter` was waiting for.
+
+    Returns:
+        Their ids.
+    """
+    stopped = []
+    for mark in sorted((store.root / "stages").glob(f"*/*/waiters/{waiter}")):
+        key_dir = mark.parent.parent
+        stage, key = key_dir.parent.name, key_dir.name
+        attempts = store.attempts(stage, key)
+        if leave_waiters(store, stage, key, waiter) or not attempts:
+            continue
+        job_id = job_id_of(stage, key, attempts[0])
+        if cluster.info(job_id).status.is_live:
+            cluster.stop(job_id)
+            stopped.append(job_id)
+    return stopped
+
+
+def job_id_of(stage: str, key: str, attempt_dir: Path) -> str:
+    """Id of the Ray job of an attempt."""
+    return f"{stage}-{key[:12]}-{attempt_dir.name}"
+
+
+def _attempt(request: Request, directory: Path) -> Attempt:
+    return Attempt(directory, job_id_of(request.stage, request.key, directory))
+
+
+def _submit(cluster: RayCluster, attempt: Attempt, request: Request, resources: Resources) -> None:
+    path = attempt.directory / "request.json"
+    if not path.exists():
+        draft = path.with_suffix(".draft")
+        draft.write_text(request.model_dump_json(indent=2))
+        draft.replace(path)
+    metadata = {"stage": request.stage, "step": request.step, "stage_key": request.key}
+    cluster.submit(attempt.job_id, path, resources, metadata)

@@ -1,0 +1,185 @@
+"""What a model version is, and how a checkpoint becomes its files without being written twice.
+
+Knows the registry's rules but not MLflow itself, so that importing it costs nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from stages.identity import digest_of_file
+from stages.store import MANIFEST, FileRecord, Manifest, Store
+from training_core.errors import ConfigError, IntegrityError
+
+log = logging.getLogger(__name__)
+
+MODEL_SUFFIX = {"policy": "policy", "reward_model": "reward-model"}
+"""Artifact kind -> what follows the lifecycle in a registered model's name."""
+
+RESERVED_ALIASES = ("champion", "candidate", "previous", "latest")
+KEY_LENGTH, PARAM_LENGTH = 250, 6000  # MLflow's limits
+CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
+
+
+class ModelVersionRef(BaseModel):
+    """A model version and where its files are.
+
+    Attributes:
+        name: the registered model, as `tiny.policy`.
+        version: its number.
+        stage: the stage that made it.
+        step: that stage's name in the flow.
+        stage_key: finds the manifest in the store.
+        digest: of the files, as in the manifest.
+        run_id: the MLflow run with its curves.
+        path: directory that `from_pretrained` loads in place.
+        metrics: the manifest's metrics.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    name: str
+    version: int
+    stage: str
+    step: str
+    stage_key: str
+    digest: str
+    run_id: str
+    path: Path
+    metrics: dict[str, float]
+
+    @property
+    def uri(self) -> str:
+        """The address that MLflow's own functions take."""
+        return f"models:/{self.name}/{self.version}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model version seen only as a numbered record, as a ledger needs it; `at` is Unix time."""
+
+    number: int
+    tags: Mapping[str, str]
+    at: float
+
+
+def alias_of(step: str) -> str:
+    """Return the alias that marks the newest version of `step`.
+
+    Raises:
+        ConfigError: if the name is one that MLflow or the promotion ledger keeps for itself.
+    """
+    alias = re.sub(r"[^a-z0-9_-]", "-", step.lower())
+    if not alias or alias in RESERVED_ALIASES or re.fullmatch(r"v\d+", alias):
+        kept = f"{', '.join(RESERVED_ALIASES)} and v<digits> are kept; rename the step"
+        raise ConfigError(f"expected a step name that can be an alias, found '{step}'; {kept}")
+    return alias
+
+
+def tags_of(manifest: Manifest, step: str) -> dict[str, str]:
+    """Return the tags of a model version: where it comes from, and the metrics that gates read."""
+    return {
+        "stage_key": manifest.key,
+        "stage": manifest.stage,
+        "step": step,
+        "digest": manifest.digest,
+        "parents": json.dumps(manifest.parents, sort_keys=True),
+        "input_digests": json.dumps(manifest.input_digests, sort_keys=True),
+        **{f"metric.{name}": repr(float(value)) for name, value in manifest.metrics.items()},
+    }
+
+
+def metrics_of(tags: Mapping[str, str]) -> dict[str, float]:
+    """Return the metrics that `tags_of` wrote."""
+    prefix = "metric."
+    return {k.removeprefix(prefix): float(v) for k, v in tags.items() if k.startswith(prefix)}
+
+
+def params_of(manifest: Manifest) -> dict[str, str]:
+    """Return the config as dotted keys, cut and spelled as MLflow's parameters must be."""
+    return {
+        re.sub(r"[^\w./ -]", "_", key)[:KEY_LENGTH]: value[:PARAM_LENGTH]
+        for key, value in _flatten(manifest.config)
+    }
+
+
+def place_files(manifest: Manifest, source: Path, target: Path) -> None:
+    """Make `target` a directory with the manifest's files, hard-linked to those in `source`.
+
+    Where the filesystem cannot link (another device, another owner), they are copied and the log
+    says so. The directory appears at once and whole; one that has every file is left alone.
+    """
+    if all(_has(target / r.path, r.size) for r in manifest.files):
+        return
+    draft = target.with_name(f".{target.name}.draft")
+    for leftover in (draft, target):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    for record in manifest.files:
+        path = draft / record.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(source / record.path, path)
+    draft.rename(target)
+
+
+def verify(store: Store, ref: ModelVersionRef) -> None:
+    """Check every byte of a version: the store's files and, where those are copies, what is loaded.
+
+    Raises:
+        IntegrityError: naming what is wrong.
+    """
+    path = store.stage_dir(ref.stage, ref.stage_key) / MANIFEST
+    if not path.exists():
+        raise IntegrityError(f"{ref.uri}: expected its manifest at {path}, found no file")
+    manifest = Manifest.model_validate_json(path.read_bytes())
+    if manifest.digest != ref.digest:
+        raise IntegrityError(
+            f"{ref.uri}: expected digest {ref.digest}, found {manifest.digest} in {path}; "
+            "the stage was made again, so take the version of its new files"
+        )
+    store.verify(manifest, full=True)
+    for record in manifest.files:
+        _check_same(ref.path / record.path, store.artifact_dir(manifest) / record.path, record)
+
+
+def _check_same(loaded: Path, stored: Path, record: FileRecord) -> None:
+    if not loaded.exists():
+        raise IntegrityError(f"{loaded}: expected {record.size} bytes, found no file")
+    if not loaded.samefile(stored) and (found := digest_of_file(loaded)) != record.sha256:
+        raise IntegrityError(
+            f"{loaded}: expected sha256 {record.sha256}, found {found}; "
+            f"delete {loaded.parent} and run `ratchet resync`"
+        )
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + str(key), value if isinstance(value, str) else json.dumps(value)
+
+
+def _has(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size == size
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in CANNOT_LINK:
+            raise
+        log.warning("%s is copied to %s because it cannot be linked: %s", source, target, error)
+        shutil.copy2(source, target)

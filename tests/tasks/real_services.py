@@ -1,0 +1,99 @@
+"""The real small things that these tests use: an MLflow server, a checkpoint, racing processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_SECONDS = 120
+
+
+class MlflowServer:
+    """An MLflow server on sqlite below `folder`, which can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db"]
+        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        with (self.folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                env=os.environ | quiet,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._is_healthy():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise RuntimeError((self.folder / "server.log").read_text())
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _is_healthy(self) -> bool:
+        try:
+            return httpx.get(f"{self.uri}/health", timeout=1).is_success
+        except httpx.TransportError:
+            return False
+
+
+def tiny_llama(seed: int):
+    """A one-layer Llama with random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    return LlamaForCausalLM(config)
+
+
+def run_together(function: Callable[..., Any], arguments: Sequence[tuple]) -> list[Any]:
+    """Run `function(barrier, *arguments)` in one process each, and return what they returned."""
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(len(arguments), timeout=60), context.SimpleQueue()
+    processes = [
+        context.Process(target=_report, args=(results, function, barrier, *each))
+        for each in arguments
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * len(processes)
+    return [results.get() for _ in processes]
+
+
+def _report(results: Any, function: Callable[..., Any], *arguments: Any) -> None:
+    results.put(function(*arguments))
