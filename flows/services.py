@@ -95,14 +95,16 @@ def status(home: Path | None = None) -> bool:
     Returns:
         Whether all are up.
     """
-    records = load_records(home or home_folder())
-    table = Table("service", "state", "address", "pid", "log")
-    states = []
+    home = home or home_folder()
+    records = load_records(home)
+    table = Table("service", "state", "address", "pid", "log", title=f"in {home}")
+    states: list[str] = []
     for service in SERVICES.values():
         record = records.services.get(service.name)
         state = state_of(service, record)
         states.append(state)
-        cells = (record.url, str(record.pid or ""), str(record.log or "")) if record else ("",) * 3
+        log = f"logs/{record.log.name}" if record and record.log else ""
+        cells = (record.url, str(record.pid or ""), log) if record else ("",) * 3
         colour = "green" if state in _WELL else "red"
         table.add_row(service.title, f"[{colour}]{state}[/]", *cells)
     Console().print(table)

@@ -1,0 +1,53 @@
+"""Rounds of iterative DPO, each from the last one's policy; made for a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prefect import flow
+
+from flows.lifecycle_config import Overrides
+from flows.lifecycle_report import publish_report
+from flows.recipe import Recipe, open_recipe, stop_jobs
+from flows.rounds import dpo_rounds
+from tasks.lineage import stage_ref_of
+from tasks.refs import StageRef
+
+if TYPE_CHECKING:
+    Overrides = Any
+
+
+@flow(name="iterative-dpo", flow_run_name="iterative-dpo-{preset}", on_cancellation=[stop_jobs])
+def iterative_dpo(preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None) -> dict[str, Any]:
+    """Improve a policy by the preset's number of rounds, and promote it if it beats the champion.
+
+    SFT and the reward model are made first if they are not there. With `iterative_dpo.start: champion` the first round
+    starts from the champion; if that has not moved since the last run, every step is done already and is reused.
+
+    Args:
+        preset: a file of deployments/presets.
+        overrides: changes to it; what is left out stays.
+        force: steps to do again although they are done.
+
+    Returns:
+        The lifecycle's table, row by row.
+    """
+    recipe = open_recipe("iterative-dpo", preset, overrides, force or [])
+    config = recipe.config
+    sft = recipe.run("sft", config.sft)
+    feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
+    reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
+
+    start = _champion(recipe) or sft
+    policy = dpo_rounds(recipe, start, sft=sft, reward_model=reward_model)
+
+    evaluation = recipe.run("evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model)
+    recipe.promote_if_better(policy, evaluation, reward_model)
+    return publish_report(recipe)
+
+
+def _champion(recipe: Recipe) -> StageRef | None:
+    """The champion at the time when this run was started, if the preset wants it."""
+    if recipe.config.iterative_dpo.start == "lifecycle" or recipe.champion is None:
+        return None
+    return stage_ref_of(recipe.champion, recipe.connections)

@@ -1,0 +1,64 @@
+"""Promotion by hand: weigh a model version against the champion, or roll back to an older champion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from prefect import flow, get_run_logger
+
+from flows.lifecycle_config import Overrides
+from flows.recipe import Recipe, open_recipe, stop_jobs
+from tasks import ledger
+from tasks.lineage import champion_of, stage_ref_of
+
+if TYPE_CHECKING:
+    Overrides = Any
+
+
+@flow(name="promote", flow_run_name="{action}-{preset}-{version}", on_cancellation=[stop_jobs])
+def promote(  # noqa: PLR0913 - the form that a person fills in
+    preset: str = "tiny",
+    version: str = "candidate",
+    action: Literal["promote", "rollback"] = "promote",
+    decided_by: str = "",
+    reason: str = "",
+    overrides: Overrides | None = None,
+) -> bool:
+    """Move the champion on evidence, or back.
+
+    Args:
+        preset: whose policies are meant.
+        version: number or alias of the version, as `7` or `candidate`.
+        action: `promote` evaluates it against the SFT policy and the champion first; `rollback` needs no
+            evidence, but takes only a version that has been champion.
+        decided_by: who decides; a claim, since Prefect's open-source server knows no identities.
+        reason: why, for people who read the ledger.
+        overrides: changes to the preset, such as the gate's thresholds.
+
+    Returns:
+        Whether the version is champion now.
+    """
+    recipe = open_recipe("promote", preset, overrides, [])
+    registry, name = recipe.connections.registry, recipe.policy_name
+    reference = f"models:/{name}/{version}" if version.isdigit() else f"models:/{name}@{version}"
+    target = registry.resolve(reference)
+    if action == "rollback":
+        based_on, _ = champion_of(recipe.connections, name)
+        ledger.rollback(
+            registry, name, target.version, based_on=based_on, who=decided_by or "promote", why=reason or "rollback"
+        )
+        get_run_logger().info("%s is champion again", target.uri)
+        return True
+    return _weigh(recipe, target.uri)
+
+
+def _weigh(recipe: Recipe, uri: str) -> bool:
+    registry, connections, name = recipe.connections.registry, recipe.connections, recipe.config.name
+    candidate = stage_ref_of(registry.resolve(uri), connections)
+    sft = stage_ref_of(registry.resolve(f"models:/{name}.policy@sft"), connections)
+    newest_reward_model = registry.resolve(f"models:/{name}.reward-model@reward_model")
+    reward_model = stage_ref_of(newest_reward_model, connections)
+    evaluation = recipe.run(
+        "evaluation", recipe.config.evaluation, policy=candidate, baseline=sft, reward_model=reward_model
+    )
+    return recipe.promote_if_better(candidate, evaluation, reward_model)

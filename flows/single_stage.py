@@ -1,0 +1,60 @@
+"""Any one stage alone, on finished stages that are named by model version or stage key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prefect import flow
+
+from flows.lifecycle_config import Overrides
+from flows.recipe import Recipe, open_recipe, step_names, stop_jobs
+from stages.contract import StageConfig
+from tasks.lineage import stage_ref_of
+from tasks.refs import StageRef, ref_of
+from training_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    Overrides = Any
+
+
+@flow(name="stage", flow_run_name="stage-{step}-{preset}", on_cancellation=[stop_jobs])
+def stage(
+    step: str,
+    preset: str = "tiny",
+    inputs: dict[str, str] | None = None,
+    overrides: Overrides | None = None,
+    force: bool = False,
+) -> StageRef:
+    """Do one step of a preset.
+
+    Args:
+        step: a block of the preset, as `sft` or `ppo`.
+        preset: a file of deployments/presets.
+        inputs: by role, `models:/<name>@<alias>`, `models:/<name>/<version>`, or `<stage>/<stage key>` for a dataset.
+        overrides: changes to the preset.
+        force: do it again although it is done.
+
+    Returns:
+        The finished step.
+    """
+    recipe = open_recipe("stage", preset, overrides, [step] if force else [])
+    config = getattr(recipe.config, step, None)
+    if not isinstance(config, StageConfig):
+        blocks = [n for n in step_names(recipe.config) if isinstance(getattr(recipe.config, n, None), StageConfig)]
+        raise ConfigError(f"preset '{preset}' has no step '{step}'; there are: {', '.join(blocks)}")
+    given = {role: _resolve(recipe, role, name) for role, name in (inputs or {}).items()}
+    return recipe.run(step, config, **given)
+
+
+def _resolve(recipe: Recipe, role: str, name: str) -> StageRef:
+    connections = recipe.connections
+    if name.startswith("models:/"):
+        return stage_ref_of(connections.registry.resolve(name), connections)
+    stage_name, _, key = name.partition("/")
+    manifest = connections.store.find(stage_name, key)
+    if manifest is None:
+        raise ConfigError(
+            f"input '{role}': expected models:/<name>@<alias>, models:/<name>/<version> or <stage>/<stage key> of a "
+            f"finished stage, found '{name}'"
+        )
+    return ref_of(manifest, role, is_reused=True)
