@@ -94,5 +94,46 @@ def deploy() -> None:
         typer.echo(name)
 
 
+@app.command()
+def demo(
+    deployment: Annotated[
+        str, typer.Argument(help="What to run: <flow>/<deployment>.")
+    ] = "full-rlhf/tiny",
+) -> None:
+    """Start the services, deploy, run the whole lifecycle, and show what came of it.
+
+    Exit code 0 only if the run completed and its policy is champion.
+    """
+    from flows.demo import demo as run_demo
+
+    raise typer.Exit(0 if run_demo(deployment) else 1)
+
+
+@app.command()
+def plan(
+    preset: Annotated[str, typer.Argument(help="A file of deployments/presets.")],
+    assignments: Annotated[
+        list[str] | None, typer.Argument(help="Changes, as in ppo.kl_coef=0.1.")
+    ] = None,
+    flow: Annotated[str, typer.Option(help="full-rlhf or iterative-dpo.")] = "full-rlhf",
+) -> None:
+    """Show what a run would do: which steps are done, why the others are not, what is missing."""
+    from flows.plan import show_plan
+    from flows.presets import parse_assignments
+
+    raise typer.Exit(0 if show_plan(preset, flow, parse_assignments(assignments or [])) else 1)
+
+
+@app.command()
+def resync(
+    lifecycle: Annotated[str, typer.Argument(help="As in <lifecycle>.policy.")],
+) -> None:
+    """Register every finished stage of a lifecycle in MLflow again, after its database was lost."""
+    from tasks.connections import connect
+
+    for ref in connect().registry.resync(lifecycle):
+        typer.echo(ref.uri)
+
+
 if __name__ == "__main__":
     app()

@@ -8,7 +8,7 @@ from prefect import flow
 
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
-from flows.recipe import open_recipe, stop_jobs
+from flows.recipe import Steps, open_recipe, stop_jobs
 from flows.rounds import dpo_rounds
 
 if TYPE_CHECKING:
@@ -28,8 +28,13 @@ def full_rlhf(preset: str = "tiny", overrides: Overrides | None = None, force: l
         The lifecycle's table, row by row.
     """
     recipe = open_recipe("full-rlhf", preset, overrides, force or [])
-    config = recipe.config
+    steps(recipe)
+    return publish_report(recipe)
 
+
+def steps(recipe: Steps) -> None:
+    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
+    config = recipe.config
     sft = recipe.run("sft", config.sft)
     feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
     reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
@@ -50,4 +55,3 @@ def full_rlhf(preset: str = "tiny", overrides: Overrides | None = None, force: l
         **{f"policy_{step}": ref for step, ref in recipe.refs.items() if ref.stage == "dpo"},
     )
     recipe.promote_if_better(ppo, evaluation, reward_model)
-    return publish_report(recipe)

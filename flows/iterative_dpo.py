@@ -8,7 +8,7 @@ from prefect import flow
 
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
-from flows.recipe import Recipe, open_recipe, stop_jobs
+from flows.recipe import Steps, open_recipe, stop_jobs
 from flows.rounds import dpo_rounds
 from tasks.lineage import stage_ref_of
 from tasks.refs import StageRef
@@ -33,6 +33,12 @@ def iterative_dpo(preset: str = "tiny", overrides: Overrides | None = None, forc
         The lifecycle's table, row by row.
     """
     recipe = open_recipe("iterative-dpo", preset, overrides, force or [])
+    steps(recipe)
+    return publish_report(recipe)
+
+
+def steps(recipe: Steps) -> None:
+    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
     config = recipe.config
     sft = recipe.run("sft", config.sft)
     feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
@@ -43,10 +49,9 @@ def iterative_dpo(preset: str = "tiny", overrides: Overrides | None = None, forc
 
     evaluation = recipe.run("evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model)
     recipe.promote_if_better(policy, evaluation, reward_model)
-    return publish_report(recipe)
 
 
-def _champion(recipe: Recipe) -> StageRef | None:
+def _champion(recipe: Steps) -> StageRef | None:
     """The champion at the time when this run was started, if the preset wants it."""
     if recipe.config.iterative_dpo.start == "lifecycle" or recipe.champion is None:
         return None

@@ -1,3 +1,149 @@
-"""Stand-in until the report is there."""
-def publish_report(recipe):
-    return {"rows": [r.model_dump() for r in recipe.refs.values()], "champion_moved": recipe.is_promoted}
+"""The end of a lifecycle: its report as a page, in MLflow and among the flow run's artifacts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
+
+from tasks.connections import Connections
+from tasks.evidence import judge
+from tasks.lineage import evidence_metrics
+from tasks.refs import StageRef
+from tasks.report.numbers import duration, label
+from tasks.report.page import render
+from tasks.report.story import About, Outcome, Story, gather
+from training_core.errors import TransientError
+
+if TYPE_CHECKING:
+    from flows.recipe import Recipe
+
+MATCH = "champion_match"
+"""The step that weighs the candidate against the champion, where there is one."""
+
+
+def publish_report(recipe: Recipe) -> dict[str, Any]:
+    """Write the report of a flow run whose steps are all done.
+
+    Without MLflow the page is written nevertheless, and a Retry of the run puts it there.
+
+    Returns:
+        `rows` (a dict per step: step, stage, version, result, seconds, reused), `champion_moved`,
+        `report` (its address in MLflow; None while that is away) and `report_file`.
+    """
+    refs = list(recipe.refs.values())
+    story = gather(recipe.connections.store, refs, recipe.config, _about(recipe), _outcome(recipe))
+    url, path = report(
+        story.about, render(story), _metrics(story), _rows(story), recipe.connections
+    )
+    return {
+        "rows": _rows(story),
+        "champion_moved": recipe.is_promoted,
+        "report": url,
+        "report_file": str(path),
+    }
+
+
+@task(name="report", cache_policy=NO_CACHE)
+def report(
+    about: About,
+    page: str,
+    metrics: dict[str, float],
+    rows: list[dict[str, Any]],
+    connections: Connections,
+) -> tuple[str | None, Path]:
+    """Write the page, show it in MLflow, and leave the table with the flow run.
+
+    Args:
+        about: the flow run.
+        page: the HTML.
+        metrics: for the lifecycle's MLflow run.
+        rows: the table.
+        connections: where to.
+
+    Returns:
+        The page's address in MLflow (None while that is away) and its file.
+    """
+    path = connections.store.root / "reports" / about.flow_run_id / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(page)
+    draft.replace(path)
+    url = None
+    try:
+        url = connections.registry.log_report(
+            about.lifecycle, about.flow, about.flow_run_id, page=path, metrics=metrics
+        )
+    except TransientError as error:
+        get_run_logger().warning("the report is in %s, but not in MLflow: %s", path, error)
+    else:
+        create_link_artifact(url, link_text="the lifecycle's report", key="lifecycle-report-link")
+    link = f"[The whole report]({url})" if url else f"The whole report: `{path}`"
+    text = f"{_table(rows)}\n\n{link}"
+    create_markdown_artifact(text, key="lifecycle-report", description=about.lifecycle)
+    return url, path
+
+
+def _about(recipe: Recipe) -> About:
+    champion = recipe.champion
+    outside = {champion.stage_key: f"champion_{champion.version}"} if champion else {}
+    return About(recipe.config.name, recipe.flow, str(flow_run.id), time.time(), outside)
+
+
+def _outcome(recipe: Recipe) -> Outcome:
+    """Say how the promotion went; the gate is a pure function, so its verdict is what it was."""
+    evaluations = {step: ref for step, ref in recipe.refs.items() if ref.kind == "evaluation"}
+    version = _newest_policy(recipe).model_version
+    was_asked = MATCH in evaluations or recipe.champion is None
+    if not evaluations or not was_asked:  # it was champion already
+        return Outcome(recipe.is_promoted, version)
+    against_sft = next(iter(evaluations.values()))
+    evidence = evidence_metrics(evaluations.get(MATCH, against_sft), against_sft)
+    verdict = judge(evidence, recipe.config.promotion)
+    against = "the champion" if MATCH in evaluations else "SFT"
+    return Outcome(recipe.is_promoted, version, verdict, against)
+
+
+def _newest_policy(recipe: Recipe) -> StageRef:
+    return [ref for ref in recipe.refs.values() if ref.kind == "policy"][-1]
+
+
+def _metrics(story: Story) -> dict[str, float]:
+    judged = story.judged
+    rewards = {f"reward/{s.step}": s.reward for s in judged.scores} if judged else {}
+    errors = {f"reward_stderr/{s.step}": s.stderr for s in judged.scores} if judged else {}
+    rates = (
+        {f"win_rate/{s.step}": s.metrics.get("win_rate") for s in judged.scores} if judged else {}
+    )
+    measured = {k: v for k, v in (rewards | errors | rates).items() if v is not None}
+    seconds = sum(step.ref.seconds for step in story.steps)
+    return {**measured, "seconds": seconds, "is_champion": float(story.outcome.is_champion)}
+
+
+def _rows(story: Story) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step.ref.step,
+            "stage": step.ref.stage,
+            "version": step.ref.model_version,
+            "result": step.result,
+            "seconds": round(step.ref.seconds, 1),
+            "reused": step.ref.is_reused,
+        }
+        for step in story.steps
+    ]
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    head = ["| step | result | version | time | |", "|---|---|---|---|---|"]
+    lines = [
+        f"| {label(row['step'])} | {row['result']} | {row['version'] or '-'} "
+        f"| {duration(row['seconds'])} | {'reused' if row['reused'] else 'run'} |"
+        for row in rows
+    ]
+    return "\n".join(head + lines)

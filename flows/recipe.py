@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from flows.lifecycle_config import LifecycleConfig
 from flows.presets import load_config
 from stages.contract import StageConfig
-from stages.sources import missing_sources
+from stages.sources import missing_sources, pinned
 from tasks.connections import Connections, connect
 from tasks.evidence import judge
 from tasks.lineage import champion_of, evidence_metrics, promote, register, stage_ref_of
@@ -31,6 +31,25 @@ MAX_RUNS = 5
 
 JUDGEMENTS = 3
 """How often a candidate is judged again because the champion moved meanwhile."""
+
+
+class Steps(Protocol):
+    """What a recipe is written against: a flow run does the steps, a plan only looks at them."""
+
+    config: LifecycleConfig
+    connections: Connections
+    champion: ModelVersionRef | None
+    refs: dict[str, StageRef]
+
+    def run(self, step: str, config: StageConfig, **inputs: StageRef | None) -> StageRef:
+        """Do a step, or find it done."""
+        ...
+
+    def promote_if_better(
+        self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef
+    ) -> bool:
+        """Judge the candidate against the champion."""
+        ...
 
 
 @dataclass
@@ -138,7 +157,7 @@ def open_recipe(flow: str, preset: str, overrides: BaseModel | Mapping[str, Any]
         champion = kept["champion"] and ModelVersionRef.model_validate(kept["champion"])
     else:
         changes = overrides.model_dump(exclude_unset=True) if isinstance(overrides, BaseModel) else overrides
-        config = load_config(preset, changes)
+        config = pinned(load_config(preset, changes))
         _, champion = champion_of(connections, f"{config.name}.policy")
         _write_plan(plan, config, champion)
     if missing := missing_sources(config):

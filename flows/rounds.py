@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flows.recipe import Recipe
+from flows.recipe import Steps
 from tasks.refs import StageRef
 
 
-def dpo_rounds(recipe: Recipe, policy: StageRef, *, sft: StageRef, reward_model: StageRef) -> StageRef:
+def dpo_rounds(recipe: Steps, policy: StageRef, *, sft: StageRef, reward_model: StageRef) -> StageRef:
     """Sample pairs from the policy and train it on them, round after round.
 
     Args:

@@ -1,7 +1,8 @@
 """Rows of a dataset, in one shape each: demonstrations, pairs, prompts. The only module that imports `datasets`.
 
-Recognised columns: `messages`; or `prompt` with `response` (also `completion`); or `prompt`, `chosen`, `rejected`.
-Each may be a text or a list of messages. Other names are mapped with `columns`.
+Recognised columns: `messages`; or `prompt` with `response` (also `completion`); or `prompt`, `chosen`, `rejected`; or
+`chosen` and `rejected` as whole conversations. Each may be a text or a list of messages. Other names are mapped with
+`columns`.
 """
 
 from __future__ import annotations
@@ -26,19 +27,22 @@ LOADERS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet", 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A prompt and the response to imitate."""
+    """A prompt and the response to imitate; `is_finished` is False for a sampled one that was cut."""
 
     prompt: Messages
     response: str
+    is_finished: bool = True
 
 
 @dataclass(frozen=True)
 class Preference:
-    """A prompt and two responses, the better one first."""
+    """A prompt and two responses, the better one first; see `Demonstration` for `…_finished`."""
 
     prompt: Messages
     chosen: str
     rejected: str
+    chosen_finished: bool = True
+    rejected_finished: bool = True
 
 
 class _Row:
@@ -63,6 +67,9 @@ class _Row:
         if last["role"] != "assistant" or not last["content"].strip():
             raise self.error(role, "a non-empty assistant message", last)
         return last["content"]
+
+    def flag(self, name: str) -> bool:
+        return bool(self._values.get(name, True))
 
     def error(self, role: str, expected: str, found: object) -> DataError:
         column = self._columns.get(role, role)
@@ -89,10 +96,7 @@ def demonstrations(data: Data | Path) -> list[Demonstration]:
 
 def preferences(data: Data | Path) -> list[Preference]:
     """Load prompts with a chosen and a rejected response; see `demonstrations`."""
-    return [
-        Preference(row.messages("prompt", "user"), row.text("chosen"), row.text("rejected"))
-        for row in _rows(data, "pairs")
-    ]
+    return [_preference(row) for row in _rows(data, "pairs")]
 
 
 def prompts(data: Data | Path) -> list[Messages]:
@@ -122,7 +126,24 @@ def _demonstration(row: _Row) -> Demonstration:
             raise row.error("messages", "a prompt, then a non-empty assistant message", last)
         return Demonstration(tuple(prompt), last["content"])
     role = "response" if row.has("response") else "completion"
-    return Demonstration(row.messages("prompt", "user"), row.text(role))
+    return Demonstration(row.messages("prompt", "user"), row.text(role), row.flag("finished"))
+
+
+def _preference(row: _Row) -> Preference:
+    if row.has("prompt"):
+        return Preference(
+            row.messages("prompt", "user"),
+            row.text("chosen"),
+            row.text("rejected"),
+            row.flag("chosen_finished"),
+            row.flag("rejected_finished"),
+        )
+    *prompt, _ = row.messages("chosen", "assistant")
+    *other, _ = row.messages("rejected", "assistant")
+    if not prompt or prompt != other:
+        expected = "a field 'prompt', or whole conversations in chosen and rejected that differ in the last message only"
+        raise row.error("chosen", expected, prompt)
+    return Preference(tuple(prompt), row.text("chosen"), row.text("rejected"))
 
 
 def _rows(data: Data | Path, kind: cafe.Kind) -> list[_Row]:

@@ -24,7 +24,13 @@ def encode_demonstrations(
 ) -> list[Example]:
     """Tokenise demonstrations; those longer than `max_tokens` are dropped and counted in the log."""
     encoded = [
-        encode_response(tokenizer, encode_prompt(tokenizer, str(i), row.prompt), row.response, max_tokens=max_tokens)
+        encode_response(
+            tokenizer,
+            encode_prompt(tokenizer, str(i), row.prompt),
+            row.response,
+            max_tokens=max_tokens,
+            is_finished=row.is_finished,
+        )
         for i, row in enumerate(rows, 1)
     ]
     return _without_long_ones(encoded, max_tokens)
@@ -35,8 +41,10 @@ def encode_pairs(tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int)
     encoded: list[Pair | None] = []
     for i, row in enumerate(rows, 1):
         prompt = encode_prompt(tokenizer, str(i), row.prompt)
-        chosen = encode_response(tokenizer, prompt, row.chosen, max_tokens=max_tokens)
-        rejected = encode_response(tokenizer, prompt, row.rejected, max_tokens=max_tokens)
+        chosen, rejected = (
+            encode_response(tokenizer, prompt, text, max_tokens=max_tokens, is_finished=is_finished)
+            for text, is_finished in ((row.chosen, row.chosen_finished), (row.rejected, row.rejected_finished))
+        )
         encoded.append(Pair(chosen, rejected) if chosen and rejected else None)
     return _without_long_ones(encoded, max_tokens)
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
 from stages.settings import Data, Reward, RewardModelReward, Rollouts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from training_core.types import ScoredRollout
 
 
 class Config(StageConfig):
@@ -14,6 +21,9 @@ class Config(StageConfig):
     rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
     group_size: int = semantic(4, "Responses per prompt.", ge=2)
     min_margin: float = semantic(0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0)
+    keep_unfinished: bool = semantic(
+        False, "Use responses that were cut by the token limit too (without an end token), for open-ended texts."
+    )
     unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
 
 
@@ -38,11 +48,12 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         unscored_limit=config.unscored_limit,
         seed=config.seed,
     )
-    rows = [row for group in groups if (row := _pair(group, config.min_margin))]
+    rows = [row for group in groups if (row := _pair(_usable(group, config.keep_unfinished), config.min_margin))]
     if not rows:
         raise DataError(
             f"none of {len(groups)} prompts gave a pair: all responses of a prompt have rewards within "
-            f"{config.min_margin} of each other; raise group_size or lower min_margin"
+            f"{config.min_margin} of each other, or were cut by the token limit; raise group_size, lower min_margin, or set "
+            "keep_unfinished"
         )
     write_jsonl(context.artifact_dir / "data.jsonl", rows)
     metrics = {
@@ -55,12 +66,14 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     return Result("dataset", metrics)
 
 
-def _pair(group: list, min_margin: float) -> dict | None:
-    finished = [s for s in group if s.rollout.is_finished and s.rollout.text.strip()]
-    if not finished:
+def _usable(group: Sequence[ScoredRollout], keep_unfinished: bool) -> list[ScoredRollout]:
+    return [s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()]
+
+
+def _pair(group: Sequence[ScoredRollout], min_margin: float) -> dict[str, Any] | None:
+    if not group:
         return None
-    best = max(finished, key=lambda s: s.reward)
-    worst = min(finished, key=lambda s: s.reward)
+    best, worst = max(group, key=lambda s: s.reward), min(group, key=lambda s: s.reward)
     if best.reward - worst.reward <= min_margin or best.rollout.text == worst.rollout.text:
         return None
     return {
@@ -69,4 +82,6 @@ def _pair(group: list, min_margin: float) -> dict | None:
         "rejected": worst.rollout.text,
         "chosen_reward": best.reward,
         "rejected_reward": worst.reward,
+        "chosen_finished": best.rollout.is_finished,
+        "rejected_finished": worst.rollout.is_finished,
     }

@@ -13,13 +13,14 @@ class Config(StageConfig):
     reward: Reward = semantic(RewardModelReward(), "What picks the best.")
     rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
     group_size: int = semantic(8, "Responses per prompt, of which the best is kept.", ge=2)
+    keep_unfinished: bool = semantic(
+        False, "Keep responses that were cut by the token limit too (without an end token), for open-ended texts."
+    )
     unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
-    """Write `data.jsonl` with one {prompt, response, reward} per prompt.
-
-    A response that was cut by the token limit is never kept: it would teach not to end.
+    """Write `data.jsonl` with one {prompt, response, finished, reward} per prompt.
 
     Metrics: `mean_reward` of all rollouts, `best_reward` of the kept ones, `kept`, `prompts`.
     """
@@ -27,6 +28,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
     from stages.datasets import write_jsonl
     from stages.scored_groups import sample_and_score
+    from training_core.errors import DataError
 
     groups = sample_and_score(
         config.rollouts,
@@ -38,12 +40,23 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         unscored_limit=config.unscored_limit,
         seed=config.seed,
     )
-    finished = [[s for s in group if s.rollout.is_finished] for group in groups]
-    best = [max(group, key=lambda s: s.reward) for group in finished if group]
+    usable = [
+        [s for s in group if (s.rollout.is_finished or config.keep_unfinished) and s.rollout.text.strip()]
+        for group in groups
+    ]
+    best = [max(group, key=lambda s: s.reward) for group in usable if group]
+    if not best:
+        raise DataError(
+            "no response ended before the token limit; raise rollouts.max_response_tokens or set keep_unfinished"
+        )
     rows = [
-        {"prompt": list(s.rollout.prompt.messages), "response": s.rollout.text, "reward": s.reward}
+        {
+            "prompt": list(s.rollout.prompt.messages),
+            "response": s.rollout.text,
+            "finished": s.rollout.is_finished,
+            "reward": s.reward,
+        }
         for s in best
-        if s.rollout.text.strip()
     ]
     write_jsonl(context.artifact_dir / "data.jsonl", rows)
     metrics = {

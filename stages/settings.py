@@ -54,11 +54,11 @@ class FileData(Block):
 
 
 class HubData(Block):
-    """A dataset of the Hugging Face hub, at a fixed revision."""
+    """A dataset of the Hugging Face hub."""
 
     name: Literal["hub"] = semantic("hub", "Which kind of source this is.")
     repo: str = semantic(..., "Repository id.")
-    revision: str = semantic(..., "Commit of the repository: a branch could change under a finished stage.")
+    revision: str = semantic("main", "Branch, tag or commit; a flow resolves it to a commit when it starts.")
     split: str = semantic("train", "Split to read.")
     columns: dict[str, str] = semantic({}, "Role (messages, prompt, response, chosen, rejected) -> column.")
     limit: int | None = semantic(None, "Use the first rows only.", gt=0)
@@ -85,11 +85,11 @@ class LocalModel(Block):
 
 
 class HubModel(Block):
-    """A model of the Hugging Face hub, at a fixed revision."""
+    """A model of the Hugging Face hub."""
 
     name: Literal["hub"] = semantic("hub", "Which kind of start this is.")
     repo: str = semantic(..., "Repository id.")
-    revision: str = semantic(..., "Commit of the repository.")
+    revision: str = semantic("main", "Branch, tag or commit; a flow resolves it to a commit when it starts.")
 
 
 BaseModelSource = Annotated[ScratchModel | LocalModel | HubModel, Field(discriminator="name")]

@@ -21,7 +21,7 @@ class Config(StageConfig):
     data: Data | None = semantic(None, "Demonstrations; None takes the input `dataset`.")
     eval_data: Data | None = semantic(None, "Held-out demonstrations for `heldout_loss`.")
     chat_template: str | None = semantic(
-        None, "`plain`, `roles` or a Jinja template; None keeps the tokenizer's own."
+        None, "`plain`, `roles`, `llama3` or a Jinja template; None keeps the tokenizer's own."
     )
     pad_token: str | None = semantic(None, "Token for padding; None keeps the tokenizer's own.")
     training: Training = semantic(Training(), "How the model is fitted.")

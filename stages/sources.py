@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
 
 from stages.identity import digest_of_tree
-from stages.settings import LOCAL_SOURCES
+from stages.settings import LOCAL_SOURCES, HubData, HubModel
 from training_core.errors import DataError
 
 AnyBlock = TypeVar("AnyBlock", bound=BaseModel)
@@ -27,14 +28,59 @@ def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str
 
 def rooted(block: AnyBlock, root: Path) -> AnyBlock:
     """Return `block` with every relative path joined to `root`."""
-    updates: dict[str, object] = {}
-    if isinstance(block, LOCAL_SOURCES):
-        updates["path"] = str((root / block.path).resolve())
+
+    def root_one(source: BaseModel) -> dict[str, str]:
+        if isinstance(source, LOCAL_SOURCES):
+            return {"path": str((root / source.path).resolve())}
+        return {}
+
+    return _rewritten(block, root_one)
+
+
+def pinned(block: AnyBlock, commit_of: Callable[[str, str, str], str] | None = None) -> AnyBlock:
+    """Return `block` with every hub revision replaced by the commit that it means now.
+
+    A branch could move under a finished stage, or between a failure and its retry.
+
+    Args:
+        block: any config.
+        commit_of: (`model` or `dataset`, repository, revision) -> commit; None asks the hub.
+
+    Raises:
+        DataError: if the hub does not answer, or does not know the repository or revision.
+    """
+    ask = commit_of or _commit_on_hub
+
+    def pin_one(source: BaseModel) -> dict[str, str]:
+        if isinstance(source, HubData | HubModel) and not re.fullmatch("[0-9a-f]{40}", source.revision):
+            kind = "model" if isinstance(source, HubModel) else "dataset"
+            return {"revision": ask(kind, source.repo, source.revision)}
+        return {}
+
+    return _rewritten(block, pin_one)
+
+
+def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, str]]) -> AnyBlock:
+    updates: dict[str, object] = dict(change(block))
     for name in type(block).model_fields:
         value = getattr(block, name)
         if isinstance(value, BaseModel):
-            updates[name] = rooted(value, root)
+            updates[name] = _rewritten(value, change)
     return block.model_copy(update=updates)
+
+
+def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
+    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second, for hub users only
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
+
+    try:
+        info = HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+        raise DataError(
+            f"the hub did not tell the commit of {kind} {repo}@{revision} ({error}); check the name, your HF_TOKEN and the "
+            "network, or write the 40-digit commit as `revision`"
+        ) from error
+    return str(info.sha)
 
 
 def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:

@@ -154,6 +154,42 @@ class Registry:
         self._client.log_artifact(run_id, str(path))
 
     @_translated
+    def log_report(
+        self,
+        lifecycle: str,
+        flow: str,
+        flow_run_id: str,
+        *,
+        page: Path,
+        metrics: Mapping[str, float],
+    ) -> str:
+        """Put a flow run's report and numbers into its one run; a second call replaces them.
+
+        Args:
+            lifecycle: the experiment.
+            flow: the flow's name, and the run's.
+            flow_run_id: of Prefect; finds the run again.
+            page: the report's file.
+            metrics: what people compare lifecycles by.
+
+        Returns:
+            The address of the report in MLflow's user interface.
+        """
+        experiment = self._experiment(lifecycle)
+        # A stage's run has the tag flow_run_id, too; the kind tells them apart.
+        where = f"tags.kind = 'lifecycle' and tags.flow_run_id = '{flow_run_id}'"
+        found = self._client.search_runs([experiment], where, max_results=1)
+        tags = {"kind": "lifecycle", "flow": flow, "flow_run_id": flow_run_id}
+        run = found[0] if found else self._client.create_run(experiment, tags=tags, run_name=flow)
+        run_id = run.info.run_id
+        now = _milliseconds(time.time())
+        self._client.log_batch(run_id, [Metric(k, v, now, 0) for k, v in metrics.items()])
+        self._client.log_artifact(run_id, str(page))
+        self._client.set_terminated(run_id, "FINISHED", now)
+        address = f"{self.tracking_uri}/#/experiments/{experiment}/runs/{run_id}"
+        return f"{address}/artifacts/{page.name}"
+
+    @_translated
     def run_url(self, run_id: str) -> str:
         """Return the address of a run in MLflow's user interface."""
         experiment = self._client.get_run(run_id).info.experiment_id

@@ -25,6 +25,13 @@ CHAT_TEMPLATES: dict[str, str] = {
         "{% if message['role'] == 'assistant' %}{{ ' ' + eos_token }}{% endif %}{{ ' ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
     ),
+    # Llama 3's headers, with the tokenizer's own end token after every turn.
+    "llama3": (
+        "{{ bos_token }}{% for message in messages %}"
+        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] + eos_token }}"
+        "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+    ),
 }
 
 
@@ -62,7 +69,12 @@ def encode_prompt(
 
 
 def encode_response(
-    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, response: str, *, max_tokens: int
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: Prompt,
+    response: str,
+    *,
+    max_tokens: int,
+    is_finished: bool = True,
 ) -> Example | None:
     """Put `response` and the end token after `prompt`; only these are trained.
 
@@ -71,6 +83,7 @@ def encode_response(
         prompt: from `encode_prompt`.
         response: the assistant's text.
         max_tokens: the longest sequence allowed.
+        is_finished: False leaves the end token out, for a sampled response that was cut by its limit.
 
     Returns:
         The example, or None if it is longer than `max_tokens` (it is dropped and counted, never cut: a cut
@@ -84,7 +97,7 @@ def encode_response(
         raise DataError(f"prompt {prompt.id}: the response {response!r} has no tokens; remove the row")
     if len(prompt.input_ids) + len(ids) + 1 > max_tokens:
         return None
-    trained = (*ids, tokenizer.eos_token_id)
+    trained = (*ids, tokenizer.eos_token_id) if is_finished else ids
     return Example(
         prompt.input_ids + trained, (0,) * len(prompt.input_ids) + (1,) * len(trained)
     )

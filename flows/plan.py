@@ -1,0 +1,142 @@
+"""`ratchet plan`: what a preset would do, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from flows import full_rlhf, iterative_dpo
+from flows.lifecycle_config import LifecycleConfig
+from flows.presets import load_config
+from flows.recipe import Steps
+from stages.contract import StageConfig
+from stages.identity import semantic_part
+from stages.sources import missing_sources
+from stages.store import Manifest
+from tasks.connections import Connections, connect
+from tasks.lineage import champion_of
+from tasks.refs import StageRef, ref_of
+from tasks.stage_task import StageJob, request_for
+from tasks.versions import ModelVersionRef
+from training_core.errors import ConfigError
+
+FLOWS: Mapping[str, Callable[[Steps], None]] = {
+    "full-rlhf": full_rlhf.steps,
+    "iterative-dpo": iterative_dpo.steps,
+}
+PENDING = "pending"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """One step: whether it is done, and why not."""
+
+    step: str
+    stage: str
+    is_done: bool
+    reason: str
+    num_gpus: float
+
+
+@dataclass
+class Plan:
+    """Walks a recipe like a flow run, but only looks; see `Steps`."""
+
+    config: LifecycleConfig
+    connections: Connections
+    champion: ModelVersionRef | None
+    refs: dict[str, StageRef] = field(default_factory=dict)
+    steps: list[PlannedStep] = field(default_factory=list)
+
+    def run(self, step: str, config: StageConfig, **inputs: StageRef | None) -> StageRef:
+        """Note whether the step is done; a step that is not has an unknown result."""
+        given = {role: ref for role, ref in inputs.items() if ref is not None}
+        job = StageJob(step, config, given, self.config.name)
+        waits_for = [ref.step for ref in given.values() if ref.key == PENDING]
+        manifest = None if waits_for else self._manifest(job)
+        reason = f"after {', '.join(dict.fromkeys(waits_for))}" if waits_for else self._reason(job, manifest)
+        self.refs[step] = ref_of(manifest, step, is_reused=True) if manifest else _pending(job)
+        gpus = config.resources.num_gpus
+        self.steps.append(PlannedStep(step, job.spec.name, manifest is not None, reason, gpus))
+        return self.refs[step]
+
+    def promote_if_better(
+        self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef
+    ) -> bool:
+        """Note against whom the candidate would be judged."""
+        del against_sft, reward_model
+        rival = self.champion.uri if self.champion else "the SFT policy"
+        is_champion = self.champion is not None and self.champion.digest == candidate.digest
+        reason = "it is champion already" if is_champion else f"judged against {rival}"
+        self.steps.append(PlannedStep("promotion", "gate", is_champion, reason, 0))
+        return False
+
+    def _manifest(self, job: StageJob) -> Manifest | None:
+        request = request_for(job, self.connections)
+        return self.connections.store.find(request.stage, request.key)
+
+    def _reason(self, job: StageJob, manifest: Manifest | None) -> str:
+        if manifest:
+            return f"key {manifest.key[:12]}, made by {manifest.attempt}"
+        earlier = [m for m in self.connections.store.manifests() if m.step == job.step]
+        if not earlier:
+            return "never done"
+        now, then = semantic_part(job.config), earlier[-1].config
+        changes = list(_differences(now, then)) or ["an input or the stage's version"]
+        return f"changed: {', '.join(changes[:3])}"
+
+
+def show_plan(preset: str, flow: str, overrides: Mapping[str, Any]) -> bool:
+    """Print the steps of a flow with a preset: done or not and why, GPUs, and every problem found.
+
+    Returns:
+        Whether it could start.
+
+    Raises:
+        ConfigError: for an unknown flow or a config that is not valid.
+    """
+    if flow not in FLOWS:
+        raise ConfigError(f"expected a flow of {', '.join(FLOWS)}, found '{flow}'")
+    console = Console()
+    config = load_config(preset, overrides)
+    if missing := missing_sources(config):
+        for problem in missing:
+            console.print(f"[red]{problem}[/]", soft_wrap=True)
+        return False
+    connections = connect()
+    _, champion = champion_of(connections, f"{config.name}.policy")
+    plan = Plan(config, connections, champion)
+    FLOWS[flow](plan)
+    table = Table(title=f"{flow}/{preset}")
+    for column in ("step", "stage", "state", "why", "GPUs"):
+        table.add_column(column)
+    for s in plan.steps:
+        table.add_row(s.step, s.stage, "done" if s.is_done else "to do", s.reason, f"{s.num_gpus:g}")
+    console.print(table)
+    return True
+
+
+def _pending(job: StageJob) -> StageRef:
+    return StageRef(
+        stage=job.spec.name,
+        step=job.step,
+        key=PENDING,
+        digest=PENDING,
+        kind="dataset",
+        metrics={},
+        seconds=0.0,
+        is_reused=False,
+    )
+
+
+def _differences(now: Mapping[str, Any], then: Mapping[str, Any], prefix: str = "") -> Any:
+    for key, value in now.items():
+        before = then.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            yield from _differences(value, before, f"{prefix}{key}.")
+        elif value != before and list(value if isinstance(value, tuple) else [value]) != before:
+            yield f"{prefix}{key} {before} → {value}"

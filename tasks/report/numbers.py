@@ -1,0 +1,76 @@
+"""How the report writes numbers, times and names."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+NOT_MEASURED = "not measured"
+DIGITS = 3
+LARGEST, SMALLEST = 1e9, 1e-4
+MINUTE, HOUR = 60, 3600
+ACRONYMS = ("sft", "dpo", "ppo", "kl", "id", "cpu", "gpu")
+
+
+def shown(value: float | None) -> str:
+    """Return `value` with 3 significant digits, counts in full, and None as 'not measured'."""
+    if value is None:
+        return NOT_MEASURED
+    if not math.isfinite(value):
+        return "not finite"
+    if value != 0 and not SMALLEST <= abs(value) < LARGEST:
+        return f"{value:.{DIGITS - 1}e}"
+    if float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:,.{_decimals(value, DIGITS)}f}"
+
+
+def with_error(value: float | None, error: float | None) -> str:
+    """Return `value ± error`, the error with 2 digits and the value with as many decimals."""
+    if value is None or error is None or not math.isfinite(value) or not 0 < error < math.inf:
+        return shown(value)
+    decimals = _decimals(error, 2)
+    return f"{value:,.{decimals}f} ± {error:.{decimals}f}"
+
+
+def change(before: float, after: float) -> str:
+    """Return `before → after` with the decimals that the larger one needs, as `0.02 → 1.00`."""
+    decimals = _decimals(max(abs(before), abs(after)), DIGITS)
+    return f"{before:,.{decimals}f} → {after:,.{decimals}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time that people read, as `43.8 s`, `4 min 05 s` or `2 h 30 min`."""
+    if seconds is None:
+        return NOT_MEASURED
+    whole = round(seconds)
+    if whole < MINUTE:
+        return f"{shown(seconds)} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min {whole % MINUTE:02d} s"
+    return f"{whole // HOUR:,} h {whole % HOUR // MINUTE:02d} min"
+
+
+def moment(at: float) -> str:
+    """Return a Unix time as `21 November 2026, 14:05 UTC`."""
+    when = datetime.fromtimestamp(at, UTC)
+    return f"{when.day} {when:%B %Y, %H:%M} UTC"
+
+
+def words(name: str) -> str:
+    """Return a step, role or metric as people write it, as `rejection SFT` for `rejection_sft`."""
+    return " ".join(w.upper() if w in ACRONYMS else w for w in name.split("_") if w)
+
+
+def label(name: str) -> str:
+    """Return `words` with a capital letter, for headings and cells."""
+    text = words(name)
+    return text[:1].upper() + text[1:]
+
+
+def _decimals(value: float, digits: int) -> int:
+    if value == 0 or not math.isfinite(value):
+        return digits - 1
+    # Of the rounded value, because 0.9996 with 3 digits is 1.00 and not 1.000.
+    exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
+    return max(0, digits - 1 - exponent)

@@ -1,0 +1,95 @@
+"""Starts and watches flow runs as a person would, over Prefect's API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    LogFilter,
+    LogFilterFlowRunId,
+)
+from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.states import Cancelling, Scheduled
+
+from stages.store import Manifest, Store
+
+
+class Lifecycle:
+    """Running services with a finished `full-rlhf/tiny`, and the hands to do more."""
+
+    def __init__(self, client: SyncPrefectClient, environment: dict[str, str], demo_output: str) -> None:
+        self.client = client
+        self.environment = environment
+        self.demo_output = demo_output
+        self.store = Store(Path(environment["RATCHET_STORE"]))
+
+    def start(self, deployment: str, **parameters: Any) -> UUID:
+        """Create a flow run; the parameters are merged into the deployment's."""
+        found = self.client.read_deployment_by_name(deployment)
+        return self.client.create_flow_run_from_deployment(found.id, parameters=parameters).id
+
+    def wait(self, run_id: UUID, seconds: float = 280) -> FlowRun:
+        """Wait for a terminal state."""
+        self.until(lambda: self._is_final(run_id), seconds)
+        return self.client.read_flow_run(run_id)
+
+    def run(self, deployment: str, **parameters: Any) -> FlowRun:
+        """Start and wait."""
+        return self.wait(self.start(deployment, **parameters))
+
+    def until(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
+        """Wait until `condition` returns something true, and return that."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"not within {seconds} s"
+            time.sleep(0.3)
+        return value
+
+    def retry(self, run_id: UUID) -> None:
+        """Press Retry, as the UI does it."""
+        time.sleep(3)  # the old process has to be gone, or the worker reports its end as a crash
+        state = Scheduled(name="AwaitingRetry", message="Retry from the UI")
+        assert self.client.set_flow_run_state(run_id, state).status.value == "ACCEPT"
+
+    def cancel(self, run_id: UUID) -> None:
+        """Press Cancel, as the UI does it."""
+        assert self.client.set_flow_run_state(run_id, Cancelling()).status.value == "ACCEPT"
+
+    def steps(self, run_id: UUID) -> dict[str, str]:
+        """Last state name of each step's task."""
+        of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
+        tasks: list[TaskRun] = self.client.read_task_runs(flow_run_filter=of_run)
+        ordered = sorted(tasks, key=lambda t: str(t.expected_start_time))
+        return {t.name: str(t.state_name) for t in ordered if " " not in t.name and t.name != "report"}
+
+    def log(self, run_id: UUID) -> str:
+        """Everything that the run logged."""
+        only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]))
+        return "\n".join(entry.message for entry in self.client.read_logs(only, limit=200))
+
+    def attempts(self, stage: str) -> set[Path]:
+        """Attempt directories of all keys of a stage."""
+        return set((self.store.root / "stages" / stage).glob("*/attempts/a[0-9]*"))
+
+    def manifest_of(self, run_id: UUID, step: str) -> Manifest:
+        """Manifest of a step, by the key that the run's summary names."""
+        row = next(r for r in self.summary(run_id)["rows"] if r["step"] == step)
+        manifest = self.store.find(row["stage"], row["key"])
+        assert manifest is not None
+        return manifest
+
+    def summary(self, run_id: UUID) -> dict[str, Any]:
+        """What the run's report says, as data."""
+        return json.loads((self.store.root / "reports" / str(run_id) / "summary.json").read_text())
+
+    def _is_final(self, run_id: UUID) -> bool:
+        state = self.client.read_flow_run(run_id).state
+        return state is not None and state.is_final()

@@ -1,0 +1,147 @@
+"""What `make demo` leaves behind: models that got better, in a registry that says where they come from."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+import mlflow
+import pytest
+import torch
+from mlflow import MlflowClient
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from tasks.ledger import champion
+from tasks.registry import Registry
+from tests.lifecycle.driver import Lifecycle
+
+pytestmark = pytest.mark.lifecycle
+
+STEPS = ["sft", "reward_model", "rejection_sampling", "rejection_sft", "preference_pairs_1", "dpo_1", "ppo", "evaluation"]
+POLICIES = ["sft", "rejection_sft", "dpo_1", "ppo"]
+
+
+def registry_of(lifecycle: Lifecycle) -> MlflowClient:
+    return MlflowClient(lifecycle.environment["MLFLOW_TRACKING_URI"])
+
+
+def judged(lifecycle: Lifecycle, run_id: UUID) -> dict[str, dict[str, float]]:
+    directory = lifecycle.store.artifact_dir(lifecycle.manifest_of(run_id, "evaluation"))
+    return json.loads((directory / "summary.json").read_text())
+
+
+def test_the_demo_prints_every_step_and_the_addresses(lifecycle: Lifecycle) -> None:
+    for step in STEPS:
+        assert step in lifecycle.demo_output
+    assert "champion moved   yes" in lifecycle.demo_output
+    assert httpx.get(lifecycle.environment["MLFLOW_TRACKING_URI"]).status_code == 200
+    prefect_page = lifecycle.environment["PREFECT_API_URL"].removesuffix("/api")
+    assert prefect_page in lifecycle.demo_output
+
+
+def test_ppo_beats_sft_by_more_than_three_standard_errors(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    numbers = judged(lifecycle, demo_run)
+    sft, ppo = numbers["baseline"], numbers["policy"]
+    error = math.hypot(sft["reward_stderr"], ppo["reward_stderr"])
+    assert ppo["mean_reward"] - sft["mean_reward"] > 3 * error
+
+
+def test_every_stage_raises_the_true_reward_of_held_out_prompts(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    numbers = judged(lifecycle, demo_run)
+    means = [numbers[name]["mean_reward"] for name in ("baseline", "rejection_sft", "dpo_1", "policy")]
+    assert means == sorted(means)
+    assert means[0] > 0.4  # demonstrations of mixed quality score 0.6; noise would score 0.1
+
+
+def test_the_reward_model_ranks_held_out_pairs(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    metrics = lifecycle.manifest_of(demo_run, "reward_model").metrics
+    assert metrics["heldout_pairs"] == 512
+    assert metrics["heldout_accuracy"] > 0.75  # guessing gives 0.5
+
+
+def test_rollouts_came_from_vllm_and_its_weights_were_the_trainers(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    assert "rollouts come from vLLM" in lifecycle.log(demo_run)
+    assert lifecycle.manifest_of(demo_run, "ppo").metrics["logprob_gap"] < 1e-4
+
+
+@pytest.mark.parametrize("step", POLICIES)
+def test_a_policy_loads_from_the_registry_and_answers(lifecycle: Lifecycle, step: str) -> None:
+    directory = mlflow.artifacts.download_artifacts(f"models:/tiny.policy@{step}")
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    order = [{"role": "user", "content": "hello i would like two tea and one cake please"}]
+    ids = tokenizer.apply_chat_template(order, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+    assert "here are" in tokenizer.decode(output[0, ids.shape[1] :])
+    assert output[0, -1] == tokenizer.eos_token_id
+
+
+def test_the_reward_model_loads_as_a_sequence_classifier(lifecycle: Lifecycle) -> None:
+    directory = mlflow.artifacts.download_artifacts("models:/tiny.reward-model@reward_model")
+    model = AutoModelForSequenceClassification.from_pretrained(directory)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+
+    def score(answer: str) -> float:
+        messages = [
+            {"role": "user", "content": "please bring us two soup and one salad please"},
+            {"role": "assistant", "content": answer},
+        ]
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        return float(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, 0])
+
+    assert model.config.num_labels == 1
+    assert score("here are two soup and one salad . enjoy !") > score("hmm one moment , here are one tea .")
+
+
+def test_weights_are_written_once_and_load_in_place(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    manifest = lifecycle.manifest_of(demo_run, "ppo")
+    stored = lifecycle.store.artifact_dir(manifest) / "model.safetensors"
+    directory = Path(mlflow.artifacts.download_artifacts("models:/tiny.policy@ppo"))
+    assert (directory / "model.safetensors").stat().st_ino == stored.stat().st_ino
+
+
+def test_a_version_says_where_it_comes_from(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    client = registry_of(lifecycle)
+    version = client.get_model_version_by_alias("tiny.policy", "ppo")
+    manifest = lifecycle.manifest_of(demo_run, "ppo")
+    dpo, reward_model = (lifecycle.manifest_of(demo_run, step) for step in ("dpo_1", "reward_model"))
+    assert version.tags["stage_key"] == manifest.key
+    assert version.tags["digest"] == manifest.digest
+    parents = json.loads(version.tags["parents"])
+    assert parents == {"policy": dpo.key, "reference": dpo.key, "reward_model": reward_model.key}
+    assert client.get_run(str(version.run_id)).info.status == "FINISHED"
+
+
+def test_curves_are_whole_and_have_no_point_twice(lifecycle: Lifecycle) -> None:
+    client = registry_of(lifecycle)
+    version = client.get_model_version_by_alias("tiny.policy", "ppo")
+    for name in ("ppo/reward", "ppo/kl", "ppo/response_tokens"):
+        history = client.get_metric_history(str(version.run_id), name)
+        assert [point.step for point in history] == list(range(1, 61))
+
+
+def test_the_champion_is_what_the_ledger_says(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    client = registry_of(lifecycle)
+    registry = Registry(lifecycle.environment["MLFLOW_TRACKING_URI"], lifecycle.store)
+    entry = champion(registry, "tiny.policy")
+    assert entry is not None
+    alias = client.get_model_version_by_alias("tiny.policy", "champion")
+    assert int(alias.version) == entry.target
+    assert alias.tags["stage_key"] == lifecycle.manifest_of(demo_run, "ppo").key
+    checks = {check["name"]: check for check in entry.evidence["reasons"]}
+    assert checks["win_rate_low"]["found"] > 0.5
+
+
+def test_the_report_is_one_file_and_an_mlflow_artifact(lifecycle: Lifecycle, demo_run: UUID) -> None:
+    summary = lifecycle.summary(demo_run)
+    page = Path(summary["report_file"]).read_text()
+    assert "<svg" in page
+    assert 'src="http' not in page
+    for step in STEPS:
+        assert step in page
+    run_id = summary["mlflow_run_id"]
+    assert "report.html" in [a.path for a in registry_of(lifecycle).list_artifacts(run_id)]

@@ -1,0 +1,72 @@
+"""The flows beside `full-rlhf`."""
+
+from __future__ import annotations
+
+import pytest
+from mlflow import MlflowClient
+from prefect.exceptions import PrefectHTTPStatusError
+
+from tests.lifecycle.driver import Lifecycle
+
+pytestmark = pytest.mark.lifecycle
+
+SMALL = {"preference_pairs": {"prompts": {"size": 128}}, "evaluation": {"prompts": {"size": 64}}}
+
+
+def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(lifecycle: Lifecycle) -> None:
+    overrides = {**SMALL, "iterative_dpo": {"rounds": 2, "reference": "previous"}}
+    ids = [lifecycle.start("iterative-dpo/tiny", overrides=overrides) for _ in range(2)]
+    first, second = (lifecycle.wait(run_id) for run_id in ids)
+    assert first.state_name == second.state_name == "Completed"
+    earlier, later = sorted((first, second), key=lambda run: str(run.start_time))
+    assert earlier.end_time is not None
+    assert later.start_time is not None
+    assert earlier.end_time <= later.start_time
+
+    assert lifecycle.steps(earlier.id)["sft"] == "Reused"
+    round_1, round_2 = (lifecycle.manifest_of(earlier.id, f"dpo_{n}") for n in (1, 2))
+    assert round_2.parents["policy"] == round_2.parents["reference"] == round_1.key
+    assert round_1.digest != round_2.digest
+    assert set(lifecycle.steps(later.id).values()) == {"Reused"}
+
+
+def test_the_reference_can_stay_the_sft_policy(lifecycle: Lifecycle) -> None:
+    overrides = {**SMALL, "iterative_dpo": {"rounds": 2, "reference": "sft"}}
+    run = lifecycle.run("iterative-dpo/tiny", overrides=overrides)
+    assert run.state_name == "Completed"
+    sft = lifecycle.manifest_of(run.id, "sft")
+    assert lifecycle.manifest_of(run.id, "dpo_2").parents["reference"] == sft.key
+
+
+def test_one_stage_alone_takes_its_inputs_from_the_registry(lifecycle: Lifecycle) -> None:
+    inputs = {"policy": "models:/tiny.policy@sft", "reward_model": "models:/tiny.reward-model@reward_model"}
+    overrides = {"rejection_sampling": {"prompts": {"size": 32}}}
+    run = lifecycle.run("stage/default", step="rejection_sampling", inputs=inputs, overrides=overrides)
+    assert run.state_name == "Completed"
+    made = max(lifecycle.store.manifests(), key=lambda m: m.finished_at)
+    assert made.stage == "rejection_sampling"
+    assert made.metrics["prompts"] == 32
+    assert made.metrics["best_reward"] > made.metrics["mean_reward"]
+
+
+def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecycle) -> None:
+    client = MlflowClient(lifecycle.environment["MLFLOW_TRACKING_URI"])
+    champion = client.get_model_version_by_alias("tiny.policy", "champion").version
+    run = lifecycle.run("promote/default", version="sft")
+    assert run.state_name == "Completed"
+    assert client.get_model_version_by_alias("tiny.policy", "champion").version == champion
+    assert "the evidence is not enough" in lifecycle.log(run.id)
+
+
+def test_a_misspelled_override_is_refused_before_anything_runs(lifecycle: Lifecycle) -> None:
+    with pytest.raises(PrefectHTTPStatusError, match="kl_coeff"):
+        lifecycle.start("full-rlhf/tiny", overrides={"ppo": {"kl_coeff": 0.1}})
+
+
+def test_an_absent_data_folder_fails_at_once_with_the_reason(lifecycle: Lifecycle) -> None:
+    run = lifecycle.run("full-rlhf/tinystories", overrides={"data_root": "no/such/folder"})
+    assert run.state_name == "Failed"
+    assert lifecycle.steps(run.id) == {}
+    log = lifecycle.log(run.id)
+    assert "sft.base.path: there is no file or directory" in log
+    assert "set data_root (or RATCHET_SHARED)" in log

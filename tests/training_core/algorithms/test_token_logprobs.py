@@ -1,0 +1,89 @@
+"""The chunked function against the naive one in float64. Shapes: N positions, H hidden, V vocabulary."""
+
+import math
+
+import pytest
+import torch
+
+from training_core.algorithms.logprobs import token_logprobs
+
+N, H, V = 7, 5, 11
+
+
+def problem(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(N, H, generator=generator, dtype=dtype)
+    weight = torch.randn(V, H, generator=generator, dtype=dtype)
+    bias = torch.randn(V, generator=generator, dtype=dtype)
+    targets = torch.randint(V, (N,), generator=generator)
+    return hidden.requires_grad_(), weight.requires_grad_(), bias.requires_grad_(), targets
+
+
+def naive(hidden, weight, bias, targets, temperature):
+    logits = (hidden @ weight.T + (0 if bias is None else bias)) / temperature
+    logprobs = logits.log_softmax(-1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(1, targets[:, None]).squeeze(1), entropy
+
+
+def test_a_worked_position():
+    # logits 0 and ln 3 -> probabilities 1/4 and 3/4
+    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [math.log(3)]])
+    logprobs, entropy = token_logprobs(hidden, weight, torch.tensor([1]))
+    assert logprobs.item() == pytest.approx(math.log(0.75))
+    # 1/4 ln 4 + 3/4 ln 4/3 = 0.562335
+    assert entropy.item() == pytest.approx(0.562335, abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.5])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("chunk", [1, 3, 7, 1024])
+def test_values_and_gradients_equal_the_naive_ones(temperature, with_bias, chunk):
+    hidden, weight, bias, targets = problem()
+    bias = bias if with_bias else None
+    inputs = [hidden, weight, bias] if with_bias else [hidden, weight]
+    upstream = torch.linspace(-1, 2, N, dtype=torch.float64)
+
+    expected, expected_entropy = naive(hidden, weight, bias, targets, temperature)
+    expected_gradients = torch.autograd.grad((expected * upstream).sum(), inputs)
+    found, entropy = token_logprobs(
+        hidden, weight, targets, head_bias=bias, temperature=temperature, chunk_positions=chunk
+    )
+    gradients = torch.autograd.grad((found * upstream).sum(), inputs)
+
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropy, expected_entropy, rtol=0, atol=1e-12)
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_the_same_without_gradients():
+    hidden, weight, bias, targets = problem()
+    with torch.no_grad():
+        found, _ = token_logprobs(hidden, weight, targets, head_bias=bias, chunk_positions=2)
+    expected, _ = naive(hidden, weight, bias, targets, 1.0)
+    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-12)
+
+
+def test_half_precision_is_answered_in_float32():
+    hidden, weight, _, targets = problem(torch.bfloat16)
+    logprobs, entropy = token_logprobs(hidden, weight, targets)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+
+
+def test_no_position_at_all_gives_nothing_and_still_has_a_gradient():
+    hidden, weight, _, targets = problem()
+    logprobs, entropy = token_logprobs(hidden[:0], weight, targets[:0])
+    assert logprobs.shape == entropy.shape == (0,)
+    logprobs.sum().backward()
+    assert hidden.grad is not None
+    assert hidden.grad.abs().sum() == 0
+
+
+def test_the_importance_ratio_is_one_at_the_sampling_temperature_and_not_at_another():
+    hidden, weight, _, targets = problem()
+    at_sampling, _ = naive(hidden, weight, None, targets, 0.6)
+    right, _ = token_logprobs(hidden, weight, targets, temperature=0.6)
+    wrong, _ = token_logprobs(hidden, weight, targets, temperature=1.0)
+    torch.testing.assert_close((right - at_sampling).exp(), torch.ones_like(right))
+    assert (wrong - at_sampling).abs().max() > 0.5
