@@ -53,7 +53,9 @@ def demo(deployment: str = "full-rlhf/tiny") -> bool:
     summary = json.loads(summary_file.read_text()) if summary_file.exists() else {}
     _show(summary, environment, run_id, console)
     if not has_completed:
-        console.print("[red]the run did not complete[/]; its page (above) shows which step failed, and why")
+        console.print(
+            "[red]the run did not complete[/]; its page (above) shows which step failed, and why"
+        )
     return has_completed and bool(summary.get("champion_moved"))
 
 
@@ -62,13 +64,24 @@ def _run(deployment: str, environment: Mapping[str, str], console: Console) -> t
     command = [sys.executable, "-m", "prefect", "deployment", "run", deployment, "--watch"]
     console.print(f"[bold]$ prefect {' '.join(command[3:])}[/]")
     log = Path(environment["RATCHET_HOME"], "logs", "demo.log")
-    with log.open("w") as sink, subprocess.Popen(
-        command, env=dict(environment), cwd=project_root(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    with (
+        log.open("w") as sink,
+        subprocess.Popen(
+            command,
+            env=dict(environment),
+            cwd=project_root(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process,
+    ):
         run_id = _copy_until_id(process, sink)
         rest = threading.Thread(target=_copy, args=(process, sink))
         rest.start()
-        with get_client(sync_client=True) as client, Live(console=console, refresh_per_second=4) as live:
+        with (
+            get_client(sync_client=True) as client,
+            Live(console=console, refresh_per_second=4) as live,
+        ):
             while process.poll() is None:
                 live.update(_progress(client, UUID(run_id)))
                 rest.join(REFRESH_SECONDS)
@@ -96,7 +109,8 @@ def _progress(client: SyncPrefectClient, run_id: UUID) -> Group:
     tasks = client.read_task_runs(flow_run_filter=of_run)
     progress = client.read_artifacts(
         artifact_filter=ArtifactFilter(
-            flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]), type=ArtifactFilterType(any_=["progress"])
+            flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]),
+            type=ArtifactFilterType(any_=["progress"]),
         )
     )
     texts = {a.task_run_id: a.description for a in progress}
@@ -108,7 +122,9 @@ def _progress(client: SyncPrefectClient, run_id: UUID) -> Group:
     return Group(table)
 
 
-def _show(summary: Mapping[str, Any], environment: Mapping[str, str], run_id: str, console: Console) -> None:
+def _show(
+    summary: Mapping[str, Any], environment: Mapping[str, str], run_id: str, console: Console
+) -> None:
     table = Table(title="the lifecycle")
     for column in ("step", "model version", "what it improved", "seconds"):
         table.add_column(column, justify="right" if column == "seconds" else "left")

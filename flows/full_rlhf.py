@@ -15,8 +15,15 @@ if TYPE_CHECKING:
     Overrides = Any
 
 
-@flow(name="full-rlhf", flow_run_name="full-rlhf-{preset}", on_cancellation=[stop_jobs], validate_parameters=True)
-def full_rlhf(preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None) -> dict[str, Any]:
+@flow(
+    name="full-rlhf",
+    flow_run_name="full-rlhf-{preset}",
+    on_cancellation=[stop_jobs],
+    validate_parameters=True,
+)
+def full_rlhf(
+    preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
+) -> dict[str, Any]:
     """Take a base model to a champion.
 
     Args:
@@ -39,7 +46,9 @@ def steps(recipe: Steps) -> None:
     feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
     reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
 
-    best = recipe.run("rejection_sampling", config.rejection_sampling, policy=sft, reward_model=reward_model)
+    best = recipe.run(
+        "rejection_sampling", config.rejection_sampling, policy=sft, reward_model=reward_model
+    )
     rejection_sft = recipe.run("rejection_sft", config.rejection_sft, policy=sft, dataset=best)
 
     dpo = dpo_rounds(recipe, rejection_sft, sft=sft, reward_model=reward_model)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @flow(name="iterative-dpo", flow_run_name="iterative-dpo-{preset}", on_cancellation=[stop_jobs])
-def iterative_dpo(preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None) -> dict[str, Any]:
+def iterative_dpo(
+    preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
+) -> dict[str, Any]:
     """Improve a policy by the preset's number of rounds, and promote it if it beats the champion.
 
     SFT and the reward model are made first if they are not there. With `iterative_dpo.start: champion` the first round
@@ -47,7 +49,9 @@ def steps(recipe: Steps) -> None:
     start = _champion(recipe) or sft
     policy = dpo_rounds(recipe, start, sft=sft, reward_model=reward_model)
 
-    evaluation = recipe.run("evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model)
+    evaluation = recipe.run(
+        "evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model
+    )
     recipe.promote_if_better(policy, evaluation, reward_model)
 
 

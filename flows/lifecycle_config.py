@@ -35,26 +35,39 @@ class Retries(Block):
     """What happens after a transient fault."""
 
     limit: int = operational(3, "Further tries of a stage in one flow run.", ge=0)
-    delay_seconds: tuple[float, ...] = operational((10.0, 60.0, 300.0), "Wait before each further try.")
+    delay_seconds: tuple[float, ...] = operational(
+        (10.0, 60.0, 300.0), "Wait before each further try."
+    )
 
 
 class LifecycleConfig(Block):
     """Everything that a preset can say."""
 
-    name: str = operational(..., "Of the experiment and the registered models, as in <name>.policy.")
-    data_root: str = operational(".", "Folder that relative paths start from; RATCHET_SHARED/data overrides it.")
+    name: str = operational(
+        ..., "Of the experiment and the registered models, as in <name>.policy."
+    )
+    data_root: str = operational(
+        ".", "Folder that relative paths start from; RATCHET_SHARED/data overrides it."
+    )
     sft: SftConfig = semantic(..., "From the base model to the SFT policy.")
     feedback: PreferencePairsConfig | None = semantic(
-        None, "Pairs for the reward model, sampled from the SFT policy and labelled by a judge; None: its own data."
+        None,
+        "Pairs for the reward model, sampled from the SFT policy and labelled by a judge; None: its own data.",
     )
-    reward_model: RewardModelConfig = semantic(..., "From the SFT policy and pairs to the reward model.")
-    rejection_sampling: RejectionSamplingConfig = semantic(..., "Best of n responses of the SFT policy.")
+    reward_model: RewardModelConfig = semantic(
+        ..., "From the SFT policy and pairs to the reward model."
+    )
+    rejection_sampling: RejectionSamplingConfig = semantic(
+        ..., "Best of n responses of the SFT policy."
+    )
     rejection_sft: SftConfig = semantic(..., "SFT on those.")
     preference_pairs: PreferencePairsConfig = semantic(..., "Pairs of each DPO round.")
     dpo: DpoConfig = semantic(..., "Training of each DPO round.")
     iterative_dpo: Rounds = semantic(Rounds(), "How DPO iterates.")
     ppo: PpoConfig = semantic(..., "PPO from the last round's policy.")
-    evaluation: EvaluationConfig = semantic(..., "On held-out prompts, against the SFT policy and the champion.")
+    evaluation: EvaluationConfig = semantic(
+        ..., "On held-out prompts, against the SFT policy and the champion."
+    )
     promotion: Gate = operational(Gate(), "What the candidate must show.")
     retries: Retries = operational(Retries(), "What happens after a transient fault.")
 
@@ -65,10 +78,13 @@ def partial(model: type[BaseModel]) -> type[BaseModel]:
     Unknown keys stay errors, so a form or an API call cannot set what does not exist.
     """
     fields: dict[str, Any] = {
-        name: (_partial_type(info.annotation) | None, None) for name, info in model.model_fields.items()
+        name: (_partial_type(info.annotation) | None, None)
+        for name, info in model.model_fields.items()
     }
     config = ConfigDict(extra="forbid", protected_namespaces=())
-    return create_model(f"{model.__module__.split('.')[-1]}_{model.__name__}", __config__=config, **fields)
+    return create_model(
+        f"{model.__module__.split('.')[-1]}_{model.__name__}", __config__=config, **fields
+    )
 
 
 def _partial_type(annotation: Any) -> Any:

@@ -58,7 +58,11 @@ class Plan:
         job = StageJob(step, config, given, self.config.name)
         waits_for = [ref.step for ref in given.values() if ref.key == PENDING]
         manifest = None if waits_for else self._manifest(job)
-        reason = f"after {', '.join(dict.fromkeys(waits_for))}" if waits_for else self._reason(job, manifest)
+        reason = (
+            f"after {', '.join(dict.fromkeys(waits_for))}"
+            if waits_for
+            else self._reason(job, manifest)
+        )
         self.refs[step] = ref_of(manifest, step, is_reused=True) if manifest else _pending(job)
         gpus = config.resources.num_gpus
         self.steps.append(PlannedStep(step, job.spec.name, manifest is not None, reason, gpus))
@@ -115,7 +119,9 @@ def show_plan(preset: str, flow: str, overrides: Mapping[str, Any]) -> bool:
     for column in ("step", "stage", "state", "why", "GPUs"):
         table.add_column(column)
     for s in plan.steps:
-        table.add_row(s.step, s.stage, "done" if s.is_done else "to do", s.reason, f"{s.num_gpus:g}")
+        table.add_row(
+            s.step, s.stage, "done" if s.is_done else "to do", s.reason, f"{s.num_gpus:g}"
+        )
     console.print(table)
     return True
 

@@ -52,7 +52,11 @@ def deep_merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
         old = merged.get(key)
         if value is None:
             continue
-        if isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("name") in (None, old.get("name")):
+        if (
+            isinstance(value, Mapping)
+            and isinstance(old, Mapping)
+            and value.get("name") in (None, old.get("name"))
+        ):
             merged[key] = deep_merge(old, value)
         elif isinstance(value, Mapping):
             merged[key] = deep_merge({}, value)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @flow(name="promote", flow_run_name="{action}-{preset}-{version}", on_cancellation=[stop_jobs])
-def promote(  # noqa: PLR0913 - the form that a person fills in
+def promote(
     preset: str = "tiny",
     version: str = "candidate",
     action: Literal["promote", "rollback"] = "promote",
@@ -45,7 +45,12 @@ def promote(  # noqa: PLR0913 - the form that a person fills in
     if action == "rollback":
         based_on, _ = champion_of(recipe.connections, name)
         ledger.rollback(
-            registry, name, target.version, based_on=based_on, who=decided_by or "promote", why=reason or "rollback"
+            registry,
+            name,
+            target.version,
+            based_on=based_on,
+            who=decided_by or "promote",
+            why=reason or "rollback",
         )
         get_run_logger().info("%s is champion again", target.uri)
         return True
@@ -53,12 +58,20 @@ def promote(  # noqa: PLR0913 - the form that a person fills in
 
 
 def _weigh(recipe: Recipe, uri: str) -> bool:
-    registry, connections, name = recipe.connections.registry, recipe.connections, recipe.config.name
+    registry, connections, name = (
+        recipe.connections.registry,
+        recipe.connections,
+        recipe.config.name,
+    )
     candidate = stage_ref_of(registry.resolve(uri), connections)
     sft = stage_ref_of(registry.resolve(f"models:/{name}.policy@sft"), connections)
     newest_reward_model = registry.resolve(f"models:/{name}.reward-model@reward_model")
     reward_model = stage_ref_of(newest_reward_model, connections)
     evaluation = recipe.run(
-        "evaluation", recipe.config.evaluation, policy=candidate, baseline=sft, reward_model=reward_model
+        "evaluation",
+        recipe.config.evaluation,
+        policy=candidate,
+        baseline=sft,
+        reward_model=reward_model,
     )
     return recipe.promote_if_better(candidate, evaluation, reward_model)

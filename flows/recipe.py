@@ -91,7 +91,9 @@ class Recipe:
         self.refs[step] = register(ref, self.connections, self.config.name)
         return self.refs[step]
 
-    def promote_if_better(self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef) -> bool:
+    def promote_if_better(
+        self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef
+    ) -> bool:
         """Judge the candidate against the champion and make it champion if the evidence suffices.
 
         If the champion moves meanwhile, the candidate is judged again, against the new one.
@@ -106,7 +108,9 @@ class Recipe:
         for _ in range(JUDGEMENTS):
             based_on, champion = champion_of(self.connections, self.policy_name)
             if champion is not None and champion.digest == candidate.digest:
-                get_run_logger().info("%s/%d is champion already", self.policy_name, champion.version)
+                get_run_logger().info(
+                    "%s/%d is champion already", self.policy_name, champion.version
+                )
                 self.is_promoted = True
                 return True
             evidence = self._against(champion, candidate, reward_model) or against_sft
@@ -114,13 +118,21 @@ class Recipe:
             why = f"{self.flow}: beats {champion.uri if champion else 'the SFT policy'}"
             try:
                 self.is_promoted = promote(
-                    self.connections, self.policy_name, version, based_on=based_on, verdict=verdict, who=self.flow, why=why
+                    self.connections,
+                    self.policy_name,
+                    version,
+                    based_on=based_on,
+                    verdict=verdict,
+                    who=self.flow,
+                    why=why,
                 )
             except ConflictError as error:
                 get_run_logger().warning("judging again: %s", error)
             else:
                 return self.is_promoted
-        raise ConflictError(f"the champion of {self.policy_name} moved under {JUDGEMENTS} judgements; run the flow again")
+        raise ConflictError(
+            f"the champion of {self.policy_name} moved under {JUDGEMENTS} judgements; run the flow again"
+        )
 
     def _as_candidate(self, candidate: StageRef) -> int:
         marked = register(candidate, self.connections, self.config.name, is_candidate=True)
@@ -135,11 +147,17 @@ class Recipe:
             return None
         baseline = stage_ref_of(champion, self.connections)
         return self.run(
-            "champion_match", self.config.evaluation, policy=candidate, baseline=baseline, reward_model=reward_model
+            "champion_match",
+            self.config.evaluation,
+            policy=candidate,
+            baseline=baseline,
+            reward_model=reward_model,
         )
 
 
-def open_recipe(flow: str, preset: str, overrides: BaseModel | Mapping[str, Any] | None, force: list[str]) -> Recipe:
+def open_recipe(
+    flow: str, preset: str, overrides: BaseModel | Mapping[str, Any] | None, force: list[str]
+) -> Recipe:
     """Resolve everything that must not change under a flow run, once, and keep it for a Retry.
 
     Raises:
@@ -148,7 +166,9 @@ def open_recipe(flow: str, preset: str, overrides: BaseModel | Mapping[str, Any]
         RatchetError: if the run was resumed too often.
     """
     if (count := int(flow_run.run_count or 1)) > MAX_RUNS:
-        raise RatchetError(f"this run has crashed {count - 1} times and is given up; look at its log, then start a new one")
+        raise RatchetError(
+            f"this run has crashed {count - 1} times and is given up; look at its log, then start a new one"
+        )
     connections = connect()
     plan = connections.store.root / "plans" / f"{flow_run.id}.json"
     if plan.exists():
@@ -156,7 +176,11 @@ def open_recipe(flow: str, preset: str, overrides: BaseModel | Mapping[str, Any]
         config = LifecycleConfig.model_validate(kept["config"])
         champion = kept["champion"] and ModelVersionRef.model_validate(kept["champion"])
     else:
-        changes = overrides.model_dump(exclude_unset=True) if isinstance(overrides, BaseModel) else overrides
+        changes = (
+            overrides.model_dump(exclude_unset=True)
+            if isinstance(overrides, BaseModel)
+            else overrides
+        )
         config = pinned(load_config(preset, changes))
         _, champion = champion_of(connections, f"{config.name}.policy")
         _write_plan(plan, config, champion)
@@ -164,7 +188,9 @@ def open_recipe(flow: str, preset: str, overrides: BaseModel | Mapping[str, Any]
         raise DataError(f"preset '{preset}' cannot run here:\n  " + "\n  ".join(missing))
     unknown = set(force) - set(step_names(config))
     if unknown:
-        raise ConfigError(f"force names unknown steps {sorted(unknown)}; there are: {', '.join(step_names(config))}")
+        raise ConfigError(
+            f"force names unknown steps {sorted(unknown)}; there are: {', '.join(step_names(config))}"
+        )
     return Recipe(flow, config, connections, tuple(force), champion)
 
 
@@ -201,4 +227,6 @@ def _write_plan(path: Any, config: LifecycleConfig, champion: ModelVersionRef | 
     draft.write_text(json.dumps(content, indent=2))
     draft.replace(path)
     text = f"```json\n{json.dumps(content['config'], indent=2)}\n```"
-    create_markdown_artifact(text, key="resolved-config", description=f"preset {config.name}, resolved")
+    create_markdown_artifact(
+        text, key="resolved-config", description=f"preset {config.name}, resolved"
+    )

@@ -40,7 +40,11 @@ def stage(
     recipe = open_recipe("stage", preset, overrides, [step] if force else [])
     config = getattr(recipe.config, step, None)
     if not isinstance(config, StageConfig):
-        blocks = [n for n in step_names(recipe.config) if isinstance(getattr(recipe.config, n, None), StageConfig)]
+        blocks = [
+            n
+            for n in step_names(recipe.config)
+            if isinstance(getattr(recipe.config, n, None), StageConfig)
+        ]
         raise ConfigError(f"preset '{preset}' has no step '{step}'; there are: {', '.join(blocks)}")
     given = {role: _resolve(recipe, role, name) for role, name in (inputs or {}).items()}
     return recipe.run(step, config, **given)

@@ -14,8 +14,12 @@ STAGES: dict[str, StageSpec] = {
     spec.name: spec
     for spec in (
         StageSpec("sft", "stages.sft", 1, optional=("policy", "dataset")),
-        StageSpec("reward_model", "stages.reward_model", 1, required=("policy",), optional=("dataset",)),
-        StageSpec("rejection_sampling", "stages.rejection_sampling", 1, ("policy",), ("reward_model",)),
+        StageSpec(
+            "reward_model", "stages.reward_model", 1, required=("policy",), optional=("dataset",)
+        ),
+        StageSpec(
+            "rejection_sampling", "stages.rejection_sampling", 1, ("policy",), ("reward_model",)
+        ),
         StageSpec("preference_pairs", "stages.preference_pairs", 1, ("policy",), ("reward_model",)),
         StageSpec("dpo", "stages.dpo", 1, ("policy", "reference"), ("dataset",)),
         StageSpec("ppo", "stages.ppo", 1, ("policy", "reference"), ("reward_model",)),

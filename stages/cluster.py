@@ -118,7 +118,7 @@ class RayCluster:
 
     @cached_property
     def _client(self) -> Any:
-        from ray.job_submission import JobSubmissionClient  # noqa: PLC0415 - a second, paid by who submits
+        from ray.job_submission import JobSubmissionClient
 
         try:
             return JobSubmissionClient(self.address)

@@ -45,7 +45,9 @@ def operational(default: Any = ..., description: str = "", **constraints: Any) -
 class Block(BaseModel):
     """A frozen piece of configuration; unknown keys are errors."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=()
+    )
 
 
 class Resources(Block):
@@ -53,7 +55,9 @@ class Resources(Block):
 
     num_cpus: float = operational(1, "CPU cores that the job reserves and uses as threads.", gt=0)
     num_gpus: float = operational(0, "GPUs that the job reserves.", ge=0)
-    memory_gib: float | None = operational(None, "Memory that the job reserves, in GiB; None reserves none.")
+    memory_gib: float | None = operational(
+        None, "Memory that the job reserves, in GiB; None reserves none."
+    )
 
 
 class StageConfig(Block):

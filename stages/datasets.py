@@ -48,7 +48,9 @@ class Preference:
 class _Row:
     """One row, its origin for errors, and the mapping from role to column."""
 
-    def __init__(self, values: Mapping[str, Any], origin: str, number: int, columns: Mapping[str, str]) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], origin: str, number: int, columns: Mapping[str, str]
+    ) -> None:
         self._values, self._where, self._columns = values, f"{origin}, row {number}", columns
 
     def has(self, role: str) -> bool:
@@ -73,7 +75,9 @@ class _Row:
 
     def error(self, role: str, expected: str, found: object) -> DataError:
         column = self._columns.get(role, role)
-        return DataError(f"{self._where}, field '{column}': expected {expected}, found {str(found)[:120]!r}")
+        return DataError(
+            f"{self._where}, field '{column}': expected {expected}, found {str(found)[:120]!r}"
+        )
 
     def _value(self, role: str) -> Any:
         if not self.has(role):
@@ -149,7 +153,11 @@ def _preference(row: _Row) -> Preference:
 def _rows(data: Data | Path, kind: cafe.Kind) -> list[_Row]:
     if isinstance(data, CafeData):
         values = cafe.rows(
-            kind, split=data.split, size=data.size, seed=data.seed, flipped_fraction=data.flipped_fraction
+            kind,
+            split=data.split,
+            size=data.size,
+            seed=data.seed,
+            flipped_fraction=data.flipped_fraction,
         )
         return [_Row(v, "cafe", i, {}) for i, v in enumerate(values, 1)]
     if isinstance(data, Path):
@@ -179,5 +187,8 @@ def _is_messages(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and len(value) > 0
-        and all(isinstance(m, Mapping) and isinstance(m.get("content"), str) and "role" in m for m in value)
+        and all(
+            isinstance(m, Mapping) and isinstance(m.get("content"), str) and "role" in m
+            for m in value
+        )
     )

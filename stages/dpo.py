@@ -34,7 +34,9 @@ class Ipo(Block):
 class Config(StageConfig):
     """What a person writes about DPO."""
 
-    loss: Annotated[Dpo | Ipo, Field(discriminator="name")] = semantic(Dpo(), "Loss on the pair of log-ratios.")
+    loss: Annotated[Dpo | Ipo, Field(discriminator="name")] = semantic(
+        Dpo(), "Loss on the pair of log-ratios."
+    )
     data: Data | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
     training: Training = semantic(Training(), "How the policy is fitted.")
 
@@ -67,10 +69,22 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     if inputs["policy"] == inputs["reference"] and not context.earlier_attempts:
         _require_no_preference_yet(policy, pairs, reference_sums, budget, pad_id)
     batch_of = pair_batches(
-        pairs, config.training, seed=config.seed, pad_id=pad_id, device=policy.device, ref_logprobs=reference_sums
+        pairs,
+        config.training,
+        seed=config.seed,
+        pad_id=pad_id,
+        device=policy.device,
+        ref_logprobs=reference_sums,
     )
     objective = preference(loss, beta=config.loss.beta)
-    fit(policy, objective, batch_of, num_examples=len(pairs), training=config.training, context=context)
+    fit(
+        policy,
+        objective,
+        batch_of,
+        num_examples=len(pairs),
+        training=config.training,
+        context=context,
+    )
     after = reference_logprobs(policy, pairs, budget_tokens=budget, pad_id=pad_id)
 
     hub.save(policy, tokenizer, context.artifact_dir)
@@ -85,7 +99,9 @@ def _accuracy(logratios: Any) -> float:
     return float((logratios[:, 0] > logratios[:, 1]).double().mean())
 
 
-def _require_no_preference_yet(policy: Any, pairs: Sequence[Any], reference_sums: Any, budget: int, pad_id: int) -> None:
+def _require_no_preference_yet(
+    policy: Any, pairs: Sequence[Any], reference_sums: Any, budget: int, pad_id: int
+) -> None:
     """Where policy and reference are one model, the DPO loss must start at ln 2."""
     import torch
 
@@ -93,7 +109,10 @@ def _require_no_preference_yet(policy: Any, pairs: Sequence[Any], reference_sums
     from training_core.algorithms.preference_losses import dpo
 
     some = list(pairs[:32])
-    sums = reference_logprobs(policy, some, budget_tokens=budget, pad_id=pad_id) - reference_sums[: len(some)]
+    sums = (
+        reference_logprobs(policy, some, budget_tokens=budget, pad_id=pad_id)
+        - reference_sums[: len(some)]
+    )
     loss = float(dpo(sums[:, 0], sums[:, 1], beta=1.0, label_smoothing=0.0).mean())
     if not math.isclose(loss, math.log(2), abs_tol=1e-3):
         raise MismatchError(

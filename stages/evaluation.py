@@ -20,7 +20,9 @@ class Config(StageConfig):
     reward: Reward = semantic(RewardModelReward(), "The judge.")
     rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
     responses_per_prompt: int = semantic(1, "Responses of each policy to each prompt.", ge=1)
-    unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
+    unscored_limit: float = semantic(
+        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
+    )
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
@@ -41,7 +43,10 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
     judged = judge_policies(config, inputs, context)
     baseline = judged["baseline"]
-    summary = {name: describe(rows) | compare(rows.scored, baseline.scored) for name, rows in judged.items()}
+    summary = {
+        name: describe(rows) | compare(rows.scored, baseline.scored)
+        for name, rows in judged.items()
+    }
     context.artifact_dir.mkdir(parents=True, exist_ok=True)
     (context.artifact_dir / "summary.json").write_text(json.dumps(summary, indent=2))
     samples = (_samples(name, rows.scored) for name, rows in judged.items())

@@ -43,7 +43,10 @@ def encode_pairs(tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int)
         prompt = encode_prompt(tokenizer, str(i), row.prompt)
         chosen, rejected = (
             encode_response(tokenizer, prompt, text, max_tokens=max_tokens, is_finished=is_finished)
-            for text, is_finished in ((row.chosen, row.chosen_finished), (row.rejected, row.rejected_finished))
+            for text, is_finished in (
+                (row.chosen, row.chosen_finished),
+                (row.rejected, row.rejected_finished),
+            )
         )
         encoded.append(Pair(chosen, rejected) if chosen and rejected else None)
     return _without_long_ones(encoded, max_tokens)
@@ -56,7 +59,10 @@ def example_batches(
 
     def batch_of(step: int) -> list[Batch]:
         chosen = [
-            examples[i] for i in batch_indices(len(examples), training.batch_size, training.epochs, seed=seed, step=step)
+            examples[i]
+            for i in batch_indices(
+                len(examples), training.batch_size, training.epochs, seed=seed, step=step
+            )
         ]
         cuts = cut_by_tokens([len(e) for e in chosen], training.micro_batch_tokens)
         return [collate([chosen[i] for i in cut], pad_id, device) for cut in cuts]
@@ -64,7 +70,7 @@ def example_batches(
     return batch_of
 
 
-def pair_batches(  # noqa: PLR0913 - the last one is the only thing that DPO adds to a reward model
+def pair_batches(
     pairs: Sequence[Pair],
     training: Training,
     *,
@@ -76,13 +82,15 @@ def pair_batches(  # noqa: PLR0913 - the last one is the only thing that DPO add
     """Build step -> micro-batches over `pairs`; `ref_logprobs` is [number of pairs, 2] (chosen, rejected)."""
 
     def batch_of(step: int) -> list[PairBatch]:
-        indices = batch_indices(len(pairs), training.batch_size, training.epochs, seed=seed, step=step)
+        indices = batch_indices(
+            len(pairs), training.batch_size, training.epochs, seed=seed, step=step
+        )
         return cut_pairs(pairs, indices, training.micro_batch_tokens, pad_id, device, ref_logprobs)
 
     return batch_of
 
 
-def cut_pairs(  # noqa: PLR0913, PLR0917 - private to this module and its two callers
+def cut_pairs(  # noqa: PLR0917 - private to this module and its two callers
     pairs: Sequence[Pair],
     indices: Sequence[int],
     budget_tokens: int,
@@ -102,7 +110,9 @@ def cut_pairs(  # noqa: PLR0913, PLR0917 - private to this module and its two ca
 
 
 @torch.no_grad()
-def reference_logprobs(model: Any, pairs: Sequence[Pair], *, budget_tokens: int, pad_id: int) -> torch.Tensor:
+def reference_logprobs(
+    model: Any, pairs: Sequence[Pair], *, budget_tokens: int, pad_id: int
+) -> torch.Tensor:
     """Summed log-probabilities of both sides of each pair, computed once.
 
     Returns:
@@ -119,5 +129,10 @@ def reference_logprobs(model: Any, pairs: Sequence[Pair], *, budget_tokens: int,
 def _without_long_ones(encoded: Sequence[Any], max_tokens: int) -> list[Any]:
     kept = [e for e in encoded if e is not None]
     if len(kept) < len(encoded):
-        log.warning("%d of %d rows are longer than max_tokens=%d and were dropped", len(encoded) - len(kept), len(encoded), max_tokens)
+        log.warning(
+            "%d of %d rows are longer than max_tokens=%d and were dropped",
+            len(encoded) - len(kept),
+            len(encoded),
+            max_tokens,
+        )
     return kept

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from stages.contract import Context, Inputs
-from stages.sampling import build_reward, load_prompts, open_engine, prove_engine, sample_groups, sampling_of
+from stages.sampling import (
+    build_reward,
+    load_prompts,
+    open_engine,
+    prove_engine,
+    sample_groups,
+    sampling_of,
+)
 from training_core.data.batching import collate, cut_by_tokens
 from training_core.models import hub
 from training_core.models.causal_lm import logprobs
@@ -50,24 +57,36 @@ def judge_policies(config: Any, inputs: Inputs, context: Context) -> dict[str, J
         policy = hub.freeze(hub.load_policy(directory))
         sync(engine, policy, done)
         groups = sample_groups(
-            engine, prompts, sampling_of(config.rollouts), group_size=config.responses_per_prompt, seed=config.seed
+            engine,
+            prompts,
+            sampling_of(config.rollouts),
+            group_size=config.responses_per_prompt,
+            seed=config.seed,
         )
         rollouts = [r for group in groups for r in group]
         prove_engine(engine, policy, rollouts, config.rollouts, pad_id)
         scored = score(reward, rollouts, unscored_limit=config.unscored_limit)
-        judged[name] = Judged(scored, _kl(policy, baseline, rollouts, pad_id, config.rollouts.temperature))
+        judged[name] = Judged(
+            scored, _kl(policy, baseline, rollouts, pad_id, config.rollouts.temperature)
+        )
         context.sink.progress(done, len(directories), f"judged {name}")
     engine.close()
     return judged
 
 
 def _policies(inputs: Inputs) -> dict[str, Path]:
-    further = {role.removeprefix("policy_"): path for role, path in inputs.items() if role.startswith("policy_")}
+    further = {
+        role.removeprefix("policy_"): path
+        for role, path in inputs.items()
+        if role.startswith("policy_")
+    }
     return {"baseline": inputs["baseline"], **further, "policy": inputs["policy"]}
 
 
 @torch.no_grad()
-def _kl(policy: Any, baseline: Any, rollouts: Sequence[Rollout], pad_id: int, temperature: float) -> float:
+def _kl(
+    policy: Any, baseline: Any, rollouts: Sequence[Rollout], pad_id: int, temperature: float
+) -> float:
     examples = [r.example() for r in rollouts]
     total = 0.0
     for cut in cut_by_tokens([len(e) for e in examples], 8192):

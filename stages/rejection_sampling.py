@@ -14,9 +14,12 @@ class Config(StageConfig):
     rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
     group_size: int = semantic(8, "Responses per prompt, of which the best is kept.", ge=2)
     keep_unfinished: bool = semantic(
-        False, "Keep responses that were cut by the token limit too (without an end token), for open-ended texts."
+        False,
+        "Keep responses that were cut by the token limit too (without an end token), for open-ended texts.",
     )
-    unscored_limit: float = semantic(0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1)
+    unscored_limit: float = semantic(
+        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
+    )
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
@@ -41,7 +44,11 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         seed=config.seed,
     )
     usable = [
-        [s for s in group if (s.rollout.is_finished or config.keep_unfinished) and s.rollout.text.strip()]
+        [
+            s
+            for s in group
+            if (s.rollout.is_finished or config.keep_unfinished) and s.rollout.text.strip()
+        ]
         for group in groups
     ]
     best = [max(group, key=lambda s: s.reward) for group in usable if group]

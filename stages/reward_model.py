@@ -13,9 +13,15 @@ class Config(StageConfig):
     """What a person writes about the reward model."""
 
     data: Data | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
-    eval_data: Data | None = semantic(None, "Held-out pairs; None holds `heldout_fraction` of the data out.")
-    heldout_fraction: float = semantic(0.1, "Share of the data held out where eval_data is None.", ge=0, lt=1)
-    centering_coef: float = semantic(0.01, "Pull of a pair's mean reward towards 0 (Eisenstein et al. 2023).", ge=0)
+    eval_data: Data | None = semantic(
+        None, "Held-out pairs; None holds `heldout_fraction` of the data out."
+    )
+    heldout_fraction: float = semantic(
+        0.1, "Share of the data held out where eval_data is None.", ge=0, lt=1
+    )
+    centering_coef: float = semantic(
+        0.01, "Pull of a pair's mean reward towards 0 (Eisenstein et al. 2023).", ge=0
+    )
     training: Training = semantic(Training(), "How the model is fitted.")
 
 
@@ -46,8 +52,17 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
     model = hub.load_scalar_model(inputs["policy"]).to(best_device())
     objective = pairwise_reward(partial(bradley_terry, centering_coef=config.centering_coef))
-    batch_of = pair_batches(pairs, config.training, seed=config.seed, pad_id=pad_id, device=model.device)
-    fit(model, objective, batch_of, num_examples=len(pairs), training=config.training, context=context)
+    batch_of = pair_batches(
+        pairs, config.training, seed=config.seed, pad_id=pad_id, device=model.device
+    )
+    fit(
+        model,
+        objective,
+        batch_of,
+        num_examples=len(pairs),
+        training=config.training,
+        context=context,
+    )
 
     budget = config.training.micro_batch_tokens
     scores = pair_scores(model, pairs, budget_tokens=budget, pad_id=pad_id)

@@ -43,15 +43,24 @@ def load_prompts(data: Data, tokenizer: Any, rollouts: Rollouts) -> list[Prompt]
     room = rollouts.max_tokens - rollouts.max_response_tokens
     kept = [p for p in prompts if len(p.input_ids) <= room]
     if len(kept) < len(prompts):
-        log.warning("%d of %d prompts are longer than %d tokens and were dropped", len(prompts) - len(kept), len(prompts), room)
+        log.warning(
+            "%d of %d prompts are longer than %d tokens and were dropped",
+            len(prompts) - len(kept),
+            len(prompts),
+            room,
+        )
     if not kept:
-        raise DataError(f"no prompt fits into max_tokens - max_response_tokens = {room} tokens; raise max_tokens")
+        raise DataError(
+            f"no prompt fits into max_tokens - max_response_tokens = {room} tokens; raise max_tokens"
+        )
     return kept
 
 
 def sampling_of(rollouts: Rollouts) -> Sampling:
     """Build the sampling parameters that a config describes."""
-    return Sampling(max_response_tokens=rollouts.max_response_tokens, temperature=rollouts.temperature)
+    return Sampling(
+        max_response_tokens=rollouts.max_response_tokens, temperature=rollouts.temperature
+    )
 
 
 def open_engine(rollouts: Rollouts, directory: Path, policy: Any, tokenizer: Any) -> RolloutEngine:
@@ -81,7 +90,9 @@ def open_engine(rollouts: Rollouts, directory: Path, policy: Any, tokenizer: Any
     return TransformersEngine(policy, tokenizer)
 
 
-def prove_engine(engine: RolloutEngine, policy: Any, some: Sequence[Rollout], rollouts: Rollouts, pad_id: int) -> None:
+def prove_engine(
+    engine: RolloutEngine, policy: Any, some: Sequence[Rollout], rollouts: Rollouts, pad_id: int
+) -> None:
     """Recompute some rollouts' log-probabilities with `policy` and stop if they differ.
 
     Raises:
@@ -92,7 +103,7 @@ def prove_engine(engine: RolloutEngine, policy: Any, some: Sequence[Rollout], ro
     log.info("the engine's log-probabilities equal the policy's: mean gap %.1e nats", gap.mean)
 
 
-def sample_groups(  # noqa: PLR0913 - what is sampled, how much of it, and where progress goes
+def sample_groups(
     engine: RolloutEngine,
     prompts: Sequence[Prompt],
     sampling: Sampling,
@@ -121,7 +132,9 @@ def sample_groups(  # noqa: PLR0913 - what is sampled, how much of it, and where
     return groups
 
 
-def build_reward(reward: Reward, inputs: Inputs, *, micro_batch_tokens: int = 8192) -> RewardFunction:
+def build_reward(
+    reward: Reward, inputs: Inputs, *, micro_batch_tokens: int = 8192
+) -> RewardFunction:
     """Build the reward that a config describes.
 
     Raises:

@@ -17,7 +17,7 @@ from training_core.rewards.reward import score
 from training_core.types import ScoredRollout
 
 
-def sample_and_score(  # noqa: PLR0913 - the two stages that call it share nothing but these
+def sample_and_score(
     rollouts: Rollouts,
     prompts: Data,
     reward: Reward,

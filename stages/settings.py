@@ -15,8 +15,12 @@ class Optimizer(Block):
     """AdamW and its schedule."""
 
     learning_rate: float = semantic(1e-5, "Peak learning rate.", gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = semantic("cosine", "Shape after the warm-up.")
-    warmup_fraction: float = semantic(0.05, "Share of the steps in which the rate rises.", ge=0, le=1)
+    schedule: Literal["constant", "linear", "cosine"] = semantic(
+        "cosine", "Shape after the warm-up."
+    )
+    warmup_fraction: float = semantic(
+        0.05, "Share of the steps in which the rate rises.", ge=0, le=1
+    )
     weight_decay: float = semantic(0.0, "Decoupled weight decay, on matrices only.", ge=0)
     max_grad_norm: float = semantic(1.0, "The gradient is scaled down to this norm.", gt=0)
 
@@ -26,10 +30,14 @@ class Training(Block):
 
     epochs: float = semantic(1.0, "Passes over the data.", gt=0)
     batch_size: int = semantic(64, "Examples (or pairs) per optimizer step.", gt=0)
-    max_tokens: int = semantic(1024, "Longest prompt and response together; longer rows are dropped, never cut.", gt=1)
+    max_tokens: int = semantic(
+        1024, "Longest prompt and response together; longer rows are dropped, never cut.", gt=1
+    )
     optimizer: Optimizer = semantic(Optimizer(), "AdamW and its schedule.")
     dtype: Dtype = semantic("float32", "Precision of weights and arithmetic.")
-    micro_batch_tokens: int = operational(8192, "Padded tokens in memory at once; does not change the gradient.", gt=0)
+    micro_batch_tokens: int = operational(
+        8192, "Padded tokens in memory at once; does not change the gradient.", gt=0
+    )
     save_every_steps: int = operational(100, "Optimizer steps between checkpoints.", gt=0)
     keep_checkpoints: int = operational(2, "Complete checkpoints that stay.", gt=0)
 
@@ -38,7 +46,9 @@ class CafeData(Block):
     """The café's rows, made from a seed; see `training_core.data.cafe`."""
 
     name: Literal["cafe"] = semantic("cafe", "Which kind of source this is.")
-    split: Literal["train", "heldout"] = semantic("train", "No order of one split occurs in the other.")
+    split: Literal["train", "heldout"] = semantic(
+        "train", "No order of one split occurs in the other."
+    )
     size: int = semantic(1000, "Rows.", gt=0)
     seed: int = semantic(0, "Seed of the generator.")
     flipped_fraction: float = semantic(0.0, "Share of pairs with swapped labels.", ge=0, lt=0.5)
@@ -49,7 +59,9 @@ class FileData(Block):
 
     name: Literal["files"] = semantic("files", "Which kind of source this is.")
     path: str = operational(..., "File, relative to `data_root`.")
-    columns: dict[str, str] = semantic({}, "Role (messages, prompt, response, chosen, rejected) -> column.")
+    columns: dict[str, str] = semantic(
+        {}, "Role (messages, prompt, response, chosen, rejected) -> column."
+    )
     limit: int | None = semantic(None, "Use the first rows only.", gt=0)
 
 
@@ -58,9 +70,13 @@ class HubData(Block):
 
     name: Literal["hub"] = semantic("hub", "Which kind of source this is.")
     repo: str = semantic(..., "Repository id.")
-    revision: str = semantic("main", "Branch, tag or commit; a flow resolves it to a commit when it starts.")
+    revision: str = semantic(
+        "main", "Branch, tag or commit; a flow resolves it to a commit when it starts."
+    )
     split: str = semantic("train", "Split to read.")
-    columns: dict[str, str] = semantic({}, "Role (messages, prompt, response, chosen, rejected) -> column.")
+    columns: dict[str, str] = semantic(
+        {}, "Role (messages, prompt, response, chosen, rejected) -> column."
+    )
     limit: int | None = semantic(None, "Use the first rows only.", gt=0)
 
 
@@ -71,7 +87,9 @@ class ScratchModel(Block):
     """A small Llama with random weights and one token per word of the training data."""
 
     name: Literal["scratch"] = semantic("scratch", "Which kind of start this is.")
-    hidden_size: int = semantic(128, "Width; hidden_size / num_heads >= 32 also runs in vLLM on a CPU.", gt=0)
+    hidden_size: int = semantic(
+        128, "Width; hidden_size / num_heads >= 32 also runs in vLLM on a CPU.", gt=0
+    )
     num_layers: int = semantic(2, "Transformer layers.", gt=0)
     num_heads: int = semantic(4, "Attention heads.", gt=0)
     intermediate_size: int = semantic(384, "Width of the feed-forward part.", gt=0)
@@ -89,7 +107,9 @@ class HubModel(Block):
 
     name: Literal["hub"] = semantic("hub", "Which kind of start this is.")
     repo: str = semantic(..., "Repository id.")
-    revision: str = semantic("main", "Branch, tag or commit; a flow resolves it to a commit when it starts.")
+    revision: str = semantic(
+        "main", "Branch, tag or commit; a flow resolves it to a commit when it starts."
+    )
 
 
 BaseModelSource = Annotated[ScratchModel | LocalModel | HubModel, Field(discriminator="name")]
@@ -99,15 +119,20 @@ class Rollouts(Block):
     """How responses are sampled; always from the whole distribution, so that their probabilities are known."""
 
     engine: Literal["auto", "vllm", "transformers"] = semantic(
-        "auto", "auto takes vLLM where it can run the model, else transformers, and the log says which and why."
+        "auto",
+        "auto takes vLLM where it can run the model, else transformers, and the log says which and why.",
     )
     max_response_tokens: int = semantic(256, "Longest response.", gt=0)
     max_tokens: int = semantic(1024, "Longest prompt and response together.", gt=1)
     temperature: float = semantic(1.0, "Of the sampled distribution.", gt=0)
     logprob_gap_limit: float = semantic(
-        0.02, "Largest mean difference between sampler's and trainer's log-probabilities, in nats per token.", gt=0
+        0.02,
+        "Largest mean difference between sampler's and trainer's log-probabilities, in nats per token.",
+        gt=0,
     )
-    gpu_memory_fraction: float = operational(0.4, "Share of a GPU that the engine may take.", gt=0, lt=1)
+    gpu_memory_fraction: float = operational(
+        0.4, "Share of a GPU that the engine may take.", gt=0, lt=1
+    )
 
 
 class CafeReward(Block):
@@ -128,7 +153,9 @@ class RewardModelReward(Block):
     """The reward model that this lifecycle trained."""
 
     name: Literal["reward_model"] = semantic("reward_model", "Which reward this is.")
-    normalise: bool = semantic(True, "Shift and scale by the mean and deviation stored with the model.")
+    normalise: bool = semantic(
+        True, "Shift and scale by the mean and deviation stored with the model."
+    )
 
 
 Reward = Annotated[CafeReward | LexiconReward | RewardModelReward, Field(discriminator="name")]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class Config(StageConfig):
     """What a person writes about SFT."""
 
-    base: BaseModelSource | None = semantic(None, "Where to start; None starts from the input `policy`.")
+    base: BaseModelSource | None = semantic(
+        None, "Where to start; None starts from the input `policy`."
+    )
     data: Data | None = semantic(None, "Demonstrations; None takes the input `dataset`.")
     eval_data: Data | None = semantic(None, "Held-out demonstrations for `heldout_loss`.")
     chat_template: str | None = semantic(
@@ -47,8 +49,17 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     heldout = encode_demonstrations(tokenizer, heldout_rows, max_tokens=limit)
 
     before = _heldout_loss(model, heldout, config.training, pad_id)
-    batch_of = example_batches(examples, config.training, seed=config.seed, pad_id=pad_id, device=model.device)
-    fit(model, supervised, batch_of, num_examples=len(examples), training=config.training, context=context)
+    batch_of = example_batches(
+        examples, config.training, seed=config.seed, pad_id=pad_id, device=model.device
+    )
+    fit(
+        model,
+        supervised,
+        batch_of,
+        num_examples=len(examples),
+        training=config.training,
+        context=context,
+    )
     after = _heldout_loss(model, heldout, config.training, pad_id)
 
     hub.save(model, tokenizer, context.artifact_dir)
@@ -60,7 +71,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
 def _source(field: str, configured: Any, given: Any) -> Any:
     if (configured is None) == (given is None):
-        raise ConfigError(f"sft needs either `{field}` in its config or an input from the graph, not both or neither")
+        raise ConfigError(
+            f"sft needs either `{field}` in its config or an input from the graph, not both or neither"
+        )
     return configured or given
 
 
@@ -81,7 +94,9 @@ def _start(config: Config, inputs: Inputs, rows: Sequence[Demonstration]) -> tup
     tokenizer.chat_template = template or tokenizer.chat_template
     tokenizer.pad_token = config.pad_token or tokenizer.pad_token
     require_special_tokens(tokenizer)
-    model = hub.load_policy(directory, dtype=getattr(_torch(), config.training.dtype), revision=revision)
+    model = hub.load_policy(
+        directory, dtype=getattr(_torch(), config.training.dtype), revision=revision
+    )
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 

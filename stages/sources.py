@@ -52,7 +52,9 @@ def pinned(block: AnyBlock, commit_of: Callable[[str, str, str], str] | None = N
     ask = commit_of or _commit_on_hub
 
     def pin_one(source: BaseModel) -> dict[str, str]:
-        if isinstance(source, HubData | HubModel) and not re.fullmatch("[0-9a-f]{40}", source.revision):
+        if isinstance(source, HubData | HubModel) and not re.fullmatch(
+            "[0-9a-f]{40}", source.revision
+        ):
             kind = "model" if isinstance(source, HubModel) else "dataset"
             return {"revision": ask(kind, source.repo, source.revision)}
         return {}
@@ -70,8 +72,8 @@ def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, str]]) -
 
 
 def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
-    from huggingface_hub import HfApi  # noqa: PLC0415 - half a second, for hub users only
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     try:
         info = HfApi().repo_info(repo, repo_type=kind, revision=revision)

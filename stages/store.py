@@ -153,7 +153,8 @@ class Store:
         """Every manifest in the store, oldest first."""
         paths = (self.root / "stages").glob(f"*/*/{MANIFEST}")
         return sorted(
-            (Manifest.model_validate_json(p.read_bytes()) for p in paths), key=lambda m: m.finished_at
+            (Manifest.model_validate_json(p.read_bytes()) for p in paths),
+            key=lambda m: m.finished_at,
         )
 
     def verify(self, manifest: Manifest, *, full: bool = False) -> None:
@@ -205,7 +206,9 @@ def record_files(directory: Path) -> tuple[tuple[FileRecord, ...], str]:
         with path.open("rb") as file:
             os.fsync(file.fileno())
         relative = path.relative_to(directory).as_posix()
-        records.append(FileRecord(path=relative, size=path.stat().st_size, sha256=digest_of_file(path)))
+        records.append(
+            FileRecord(path=relative, size=path.stat().st_size, sha256=digest_of_file(path))
+        )
     return tuple(records), digest_of([[r.path, r.sha256] for r in records])
 
 
@@ -213,7 +216,11 @@ def read_jsonl(path: Path) -> list[Mapping[str, Any]]:
     """Read a JSON-lines file that may still be growing: a last line without an end is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [
+        json.loads(line)
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
 
 
 def _check_safetensors(path: Path) -> None:
@@ -221,7 +228,10 @@ def _check_safetensors(path: Path) -> None:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(length)
     try:
-        end = max((v["data_offsets"][1] for k, v in json.loads(header).items() if k != "__metadata__"), default=0)
+        end = max(
+            (v["data_offsets"][1] for k, v in json.loads(header).items() if k != "__metadata__"),
+            default=0,
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError(f"{path}: the safetensors header is not readable") from error
     if 8 + length + end != path.stat().st_size:

@@ -21,7 +21,9 @@ MIRROR_SECONDS = 3.0
 RunLogger = Logger | LoggerAdapter[Any]
 
 
-def follow(attempt: Attempt, cluster: RayCluster, mirror: CurveMirror, step: str, log: RunLogger) -> JobInfo:
+def follow(
+    attempt: Attempt, cluster: RayCluster, mirror: CurveMirror, step: str, log: RunLogger
+) -> JobInfo:
     """Wait until the attempt has ended.
 
     Polls are short, since Prefect can only interrupt between them.
@@ -94,7 +96,9 @@ class ProgressBar:
             return
         percent = 100.0 * now["done"] / max(1, now["total"])
         if self._artifact is None:
-            self._artifact = create_progress_artifact(percent, key=self._key, description=now["text"])
+            self._artifact = create_progress_artifact(
+                percent, key=self._key, description=now["text"]
+            )
         else:
             text = f"{now['done']} of {now['total']}: {now['text']}"
             update_progress_artifact(self._artifact, percent, description=text)

@@ -43,7 +43,9 @@ def register(
     """
     manifest = connections.store.find(ref.stage, ref.key)
     if manifest is None:
-        raise IntegrityError(f"the files of step '{ref.step}' are damaged or gone; run the flow again")
+        raise IntegrityError(
+            f"the files of step '{ref.step}' are damaged or gone; run the flow again"
+        )
     version = connections.registry.register(
         manifest,
         lifecycle=lifecycle,
@@ -64,7 +66,7 @@ def register(
     retry_delay_seconds=REGISTRY_RETRIES,
     retry_condition_fn=is_transient,
 )
-def promote(  # noqa: PLR0913 - what a ledger entry holds
+def promote(
     connections: Connections,
     name: str,
     version: int,
@@ -138,4 +140,11 @@ def evidence_metrics(against_champion: StageRef, against_sft: StageRef) -> Mappi
     return {**against_champion.metrics, "kl_to_reference": against_sft.metrics["kl_to_baseline"]}
 
 
-__all__ = ["ConflictError", "champion_of", "evidence_metrics", "promote", "register", "stage_ref_of"]
+__all__ = [
+    "ConflictError",
+    "champion_of",
+    "evidence_metrics",
+    "promote",
+    "register",
+    "stage_ref_of",
+]

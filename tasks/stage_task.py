@@ -62,8 +62,12 @@ def request_for(job: StageJob, connections: Connections) -> Request:
     """
     spec = job.spec
     if missing := set(spec.required) - set(job.inputs):
-        raise ConfigError(f"step '{job.step}': stage '{spec.name}' needs the input {sorted(missing)}")
-    digests = {role: ref.digest for role, ref in job.inputs.items()} | digests_of_sources(job.config)
+        raise ConfigError(
+            f"step '{job.step}': stage '{spec.name}' needs the input {sorted(missing)}"
+        )
+    digests = {role: ref.digest for role, ref in job.inputs.items()} | digests_of_sources(
+        job.config
+    )
     return Request(
         stage=spec.name,
         step=job.step,
@@ -75,7 +79,9 @@ def request_for(job: StageJob, connections: Connections) -> Request:
     )
 
 
-@task(name="stage", task_run_name="{job.step}", cache_policy=NO_CACHE, retry_condition_fn=is_transient)
+@task(
+    name="stage", task_run_name="{job.step}", cache_policy=NO_CACHE, retry_condition_fn=is_transient
+)
 def stage_task(job: StageJob, connections: Connections) -> Any:
     """Return the `StageRef` of the finished stage, doing it if that is not done.
 

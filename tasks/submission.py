@@ -1,6 +1,6 @@
 """Attempts: find the one that lives, or start the next. Ids are never used twice.
 
-    job <stage>-<key12>-a1, -a2, …   <->   directory <store>/stages/<stage>/<key>/attempts/a1, a2, …
+job <stage>-<key12>-a1, -a2, …   <->   directory <store>/stages/<stage>/<key>/attempts/a1, a2, …
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ def train_steps(
                 f"the gradient norm is {grad_norm} at step {step}; the weights of step {step - 1} are kept. "
                 "Lower the learning rate, or look at the loss curve in metrics.jsonl"
             )
-        metrics = {name: mean.value for name, mean in pooled.items() if name not in ("loss", "tokens")}
+        metrics = {
+            name: mean.value for name, mean in pooled.items() if name not in ("loss", "tokens")
+        }
         yield StepReport(
             step=step,
             loss=pooled["loss"].value,

@@ -119,7 +119,9 @@ class Experience:
         def cut(x: Tensor) -> Tensor:
             return x[indices, :width]
 
-        batch = Batch(cut(self.batch.input_ids), cut(self.batch.attention_mask), cut(self.batch.loss_mask))
+        batch = Batch(
+            cut(self.batch.input_ids), cut(self.batch.attention_mask), cut(self.batch.loss_mask)
+        )
         floats = (self.old_logprobs, self.ref_logprobs, self.values, self.advantages, self.returns)
         return Experience(batch, *(cut(x) for x in floats))
 

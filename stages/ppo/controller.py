@@ -59,10 +59,14 @@ def train(config: Config, inputs: Inputs, context: Context) -> dict[str, float]:
         metrics = _round(config, cast, step)
         history.append(metrics)
         context.sink.log(step + 1, metrics)
-        context.sink.progress(step + 1, config.steps, f"reward {metrics['reward']:.3f}, KL {metrics['kl']:.2f}")
+        context.sink.progress(
+            step + 1, config.steps, f"reward {metrics['reward']:.3f}, KL {metrics['kl']:.2f}"
+        )
         if context.should_stop():
             save(step + 1)
-            raise StoppedError(f"stopped at step {step + 1} of {config.steps}; its checkpoint is saved")
+            raise StoppedError(
+                f"stopped at step {step + 1} of {config.steps}; its checkpoint is saved"
+            )
         if (step + 1) % config.save_every_steps == 0 and step + 1 < config.steps:
             save(step + 1)
     cast.rollout_engine.close()
@@ -97,7 +101,9 @@ def _round(config: Config, cast: Cast, step: int) -> dict[str, float]:
 
 def _sample(config: Config, cast: Cast, step: int) -> list[Rollout]:
     epochs = config.steps * config.prompts_per_step / len(cast.prompts)
-    indices = batch_indices(len(cast.prompts), config.prompts_per_step, epochs, seed=config.seed, step=step)
+    indices = batch_indices(
+        len(cast.prompts), config.prompts_per_step, epochs, seed=config.seed, step=step
+    )
     groups = sample_groups(
         cast.rollout_engine,
         [cast.prompts[i] for i in indices],

@@ -16,7 +16,7 @@ from training_core.types import Batch, Experience, ScoredRollout
 Ask = Callable[[Batch], Tensor]
 
 
-def make_experience(  # noqa: PLR0913 - the three models and the three numbers of PPO's credit assignment
+def make_experience(
     scored: Sequence[ScoredRollout],
     policy: Ask,
     reference: Ask,

@@ -34,12 +34,16 @@ class Frozen:
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
         """Answer for every sequence of `batch`."""
-        answers = torch.zeros(batch.input_ids.shape, dtype=torch.float32, device=batch.input_ids.device)
+        answers = torch.zeros(
+            batch.input_ids.shape, dtype=torch.float32, device=batch.input_ids.device
+        )
         lengths = batch.attention_mask.sum(dim=1).tolist()
         for cut in cut_by_tokens(lengths, self._budget):
             width = max(lengths[i] for i in cut)
             rows = Batch(
-                batch.input_ids[cut, :width], batch.attention_mask[cut, :width], batch.loss_mask[cut, :width]
+                batch.input_ids[cut, :width],
+                batch.attention_mask[cut, :width],
+                batch.loss_mask[cut, :width],
             )
             answers[cut, :width] = self._ask(self._model, rows)
         return answers
@@ -59,7 +63,9 @@ class Learner:
         self._objective = objective
         self._budget = micro_batch_tokens
 
-    def update(self, experience: Experience, minibatches: Sequence[Sequence[int]]) -> Mapping[str, float]:
+    def update(
+        self, experience: Experience, minibatches: Sequence[Sequence[int]]
+    ) -> Mapping[str, float]:
         """Make one optimizer step per minibatch.
 
         Args:

@@ -49,6 +49,6 @@ def read_curves(stage: str, metrics_jsonl: Path) -> tuple[Curve, ...]:
         points = [(line["step"], line["metrics"].get(name)) for line in lines]
         kept = [(at, float(v)) for at, v in points if v is not None and math.isfinite(v)]
         if kept:
-            steps, values = zip(*kept, strict=True)
+            steps, values = (tuple(column) for column in zip(*kept, strict=True))
             curves.append(Curve(name, title, steps, values))
     return tuple(curves)

@@ -13,22 +13,27 @@ ACRONYMS = ("sft", "dpo", "ppo", "kl", "id", "cpu", "gpu")
 
 
 def shown(value: float | None) -> str:
-    """Return `value` with 3 significant digits, counts in full, and None as 'not measured'."""
+    """Return `value` as `measured` does, but whole numbers as the counts that they mostly are."""
+    if value is not None and float(value).is_integer() and abs(value) < LARGEST:
+        return f"{value:,.0f}"
+    return measured(value)
+
+
+def measured(value: float | None) -> str:
+    """Return `value` with 3 significant digits, and None as 'not measured'."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
         return "not finite"
     if value != 0 and not SMALLEST <= abs(value) < LARGEST:
         return f"{value:.{DIGITS - 1}e}"
-    if float(value).is_integer():
-        return f"{value:,.0f}"
     return f"{value:,.{_decimals(value, DIGITS)}f}"
 
 
 def with_error(value: float | None, error: float | None) -> str:
     """Return `value ± error`, the error with 2 digits and the value with as many decimals."""
     if value is None or error is None or not math.isfinite(value) or not 0 < error < math.inf:
-        return shown(value)
+        return measured(value)
     decimals = _decimals(error, 2)
     return f"{value:,.{decimals}f} ± {error:.{decimals}f}"
 

@@ -30,6 +30,7 @@ def render(story: Story) -> str:
     )
     environment.filters |= {
         "shown": numbers.shown,
+        "measured": numbers.measured,
         "words": numbers.words,
         "label": numbers.label,
         "duration": numbers.duration,
@@ -67,8 +68,8 @@ def _facts(story: Story) -> dict[str, float | None]:
 def _win_rate(score: Score) -> str:
     rate, low, high = (score.metrics.get(n) for n in ("win_rate", "win_rate_low", "win_rate_high"))
     if rate is None or low is None or high is None:
-        return numbers.shown(rate)
-    return f"{numbers.shown(rate)} ({numbers.shown(low)} to {numbers.shown(high)})"
+        return numbers.measured(rate)
+    return f"{numbers.measured(rate)} ({numbers.measured(low)} to {numbers.measured(high)})"
 
 
 def _further_metrics(evaluation: Evaluation) -> list[str]:

@@ -75,14 +75,14 @@ def curve_plot(curve: Curve, step: str) -> Markup:
     """Draw a curve: each step faint, and its moving mean where there are enough steps."""
     figure, axes = canvas(250, 140)
     window = len(curve.values) // WINDOWS
-    is_long = window > 1
+    is_long, is_point = window > 1, len(curve.steps) == 1
     axes.plot(
         curve.steps,
         curve.values,
         color=ACCENT,
         linewidth=0.8 if is_long else 1.6,
         alpha=0.35 if is_long else 1,
-        marker="" if len(curve.values) > 1 else "o",
+        marker="o" if is_point else "",
     )
     if is_long:
         means = _moving_mean(curve.values, window)

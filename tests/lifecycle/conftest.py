@@ -27,11 +27,18 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lifecycle]:
     environment = {k: v for k, v in os.environ.items() if k not in outside}
     environment |= {"RATCHET_HOME": str(home), "COLUMNS": "160"}
     try:
-        demo = subprocess.run((*RATCHET, "demo"), env=environment, capture_output=True, text=True, check=False)
+        demo = subprocess.run(
+            (*RATCHET, "demo"), env=environment, capture_output=True, text=True, check=False
+        )
         assert demo.returncode == 0, f"{demo.stdout[-3000:]}\n{demo.stderr[-3000:]}"
-        printed = subprocess.run((*RATCHET, "env"), env=environment, capture_output=True, text=True, check=True)
+        printed = subprocess.run(
+            (*RATCHET, "env"), env=environment, capture_output=True, text=True, check=True
+        )
         exported = dict(re.findall(r"^export (\w+)='?(.*?)'?$", printed.stdout, re.MULTILINE))
-        with pytest.MonkeyPatch.context() as patch, temporary_settings({PREFECT_API_URL: exported["PREFECT_API_URL"]}):
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            temporary_settings({PREFECT_API_URL: exported["PREFECT_API_URL"]}),
+        ):
             for name, value in exported.items():
                 patch.setenv(name, value)
             with get_client(sync_client=True) as client:

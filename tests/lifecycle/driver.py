@@ -25,7 +25,9 @@ from stages.store import Manifest, Store
 class Lifecycle:
     """Running services with a finished `full-rlhf/tiny`, and the hands to do more."""
 
-    def __init__(self, client: SyncPrefectClient, environment: dict[str, str], demo_output: str) -> None:
+    def __init__(
+        self, client: SyncPrefectClient, environment: dict[str, str], demo_output: str
+    ) -> None:
         self.client = client
         self.environment = environment
         self.demo_output = demo_output
@@ -68,7 +70,9 @@ class Lifecycle:
         of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
         tasks: list[TaskRun] = self.client.read_task_runs(flow_run_filter=of_run)
         ordered = sorted(tasks, key=lambda t: str(t.expected_start_time))
-        return {t.name: str(t.state_name) for t in ordered if " " not in t.name and t.name != "report"}
+        return {
+            t.name: str(t.state_name) for t in ordered if " " not in t.name and t.name != "report"
+        }
 
     def log(self, run_id: UUID) -> str:
         """Everything that the run logged."""

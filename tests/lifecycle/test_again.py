@@ -16,7 +16,14 @@ from tests.lifecycle.driver import Lifecycle
 
 pytestmark = pytest.mark.lifecycle
 
-BEFORE_PPO = ["sft", "reward_model", "rejection_sampling", "rejection_sft", "preference_pairs_1", "dpo_1"]
+BEFORE_PPO = [
+    "sft",
+    "reward_model",
+    "rejection_sampling",
+    "rejection_sft",
+    "preference_pairs_1",
+    "dpo_1",
+]
 
 
 def running_attempt(lifecycle: Lifecycle, stage: str, known: set[Path]) -> Path:
@@ -35,7 +42,9 @@ def test_a_second_run_finds_every_stage_done(lifecycle: Lifecycle, demo_run: UUI
     assert run.state_name == "Completed"
     assert set(lifecycle.steps(run.id).values()) == {"Reused"}
     assert {m.key: m for m in lifecycle.store.manifests()} == before
-    assert lifecycle.summary(run.id)["champion_moved"] == lifecycle.summary(demo_run)["champion_moved"]
+    assert (
+        lifecycle.summary(run.id)["champion_moved"] == lifecycle.summary(demo_run)["champion_moved"]
+    )
 
 
 def test_another_kl_coef_reruns_ppo_only_and_a_killed_ppo_resumes(lifecycle: Lifecycle) -> None:
@@ -54,12 +63,16 @@ def test_another_kl_coef_reruns_ppo_only_and_a_killed_ppo_resumes(lifecycle: Lif
     assert resumed, "the log must say where it went on"
     assert int(resumed.group(1)) >= 5
     second = attempt.with_name("a2")
-    curve = [json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()]
+    curve = [
+        json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()
+    ]
     assert curve == list(range(1, 41))
     assert lifecycle.manifest_of(run_id, "ppo").attempt == "a2"
 
 
-def test_a_killed_flow_resumes_by_itself_and_attaches_to_its_running_job(lifecycle: Lifecycle) -> None:
+def test_a_killed_flow_resumes_by_itself_and_attaches_to_its_running_job(
+    lifecycle: Lifecycle,
+) -> None:
     known = lifecycle.attempts("ppo")
     run_id = lifecycle.start("full-rlhf/tiny", overrides={"ppo": {"seed": 3, "steps": 20}})
     running_attempt(lifecycle, "ppo", known)
@@ -99,7 +112,11 @@ def test_bad_data_fails_once_with_the_row_and_retry_goes_on_after_it_is_mended(
     assert "held_out.jsonl, row 1: there is no field 'prompt' (found: question)" in log
     assert log.count("submitted job evaluation-") == 1  # what a person has to mend is not retried
 
-    rows = [{"prompt": f"hello i would like {n} tea and {m} cake please"} for n in ("one", "two") for m in ("one", "five")]
+    rows = [
+        {"prompt": f"hello i would like {n} tea and {m} cake please"}
+        for n in ("one", "two")
+        for m in ("one", "five")
+    ]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     lifecycle.retry(run_id)
     lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)

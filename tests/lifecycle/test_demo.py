@@ -20,7 +20,16 @@ from tests.lifecycle.driver import Lifecycle
 
 pytestmark = pytest.mark.lifecycle
 
-STEPS = ["sft", "reward_model", "rejection_sampling", "rejection_sft", "preference_pairs_1", "dpo_1", "ppo", "evaluation"]
+STEPS = [
+    "sft",
+    "reward_model",
+    "rejection_sampling",
+    "rejection_sft",
+    "preference_pairs_1",
+    "dpo_1",
+    "ppo",
+    "evaluation",
+]
 POLICIES = ["sft", "rejection_sft", "dpo_1", "ppo"]
 
 
@@ -42,16 +51,22 @@ def test_the_demo_prints_every_step_and_the_addresses(lifecycle: Lifecycle) -> N
     assert prefect_page in lifecycle.demo_output
 
 
-def test_ppo_beats_sft_by_more_than_three_standard_errors(lifecycle: Lifecycle, demo_run: UUID) -> None:
+def test_ppo_beats_sft_by_more_than_three_standard_errors(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
     numbers = judged(lifecycle, demo_run)
     sft, ppo = numbers["baseline"], numbers["policy"]
     error = math.hypot(sft["reward_stderr"], ppo["reward_stderr"])
     assert ppo["mean_reward"] - sft["mean_reward"] > 3 * error
 
 
-def test_every_stage_raises_the_true_reward_of_held_out_prompts(lifecycle: Lifecycle, demo_run: UUID) -> None:
+def test_every_stage_raises_the_true_reward_of_held_out_prompts(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
     numbers = judged(lifecycle, demo_run)
-    means = [numbers[name]["mean_reward"] for name in ("baseline", "rejection_sft", "dpo_1", "policy")]
+    means = [
+        numbers[name]["mean_reward"] for name in ("baseline", "rejection_sft", "dpo_1", "policy")
+    ]
     assert means == sorted(means)
     assert means[0] > 0.4  # demonstrations of mixed quality score 0.6; noise would score 0.1
 
@@ -62,7 +77,9 @@ def test_the_reward_model_ranks_held_out_pairs(lifecycle: Lifecycle, demo_run: U
     assert metrics["heldout_accuracy"] > 0.75  # guessing gives 0.5
 
 
-def test_rollouts_came_from_vllm_and_its_weights_were_the_trainers(lifecycle: Lifecycle, demo_run: UUID) -> None:
+def test_rollouts_came_from_vllm_and_its_weights_were_the_trainers(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
     assert "rollouts come from vLLM" in lifecycle.log(demo_run)
     assert lifecycle.manifest_of(demo_run, "ppo").metrics["logprob_gap"] < 1e-4
 
@@ -73,8 +90,12 @@ def test_a_policy_loads_from_the_registry_and_answers(lifecycle: Lifecycle, step
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)
     order = [{"role": "user", "content": "hello i would like two tea and one cake please"}]
-    ids = tokenizer.apply_chat_template(order, add_generation_prompt=True, return_tensors="pt", return_dict=False)
-    output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+    ids = tokenizer.apply_chat_template(
+        order, add_generation_prompt=True, return_tensors="pt", return_dict=False
+    )
+    output = model.generate(
+        input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False
+    )
     assert "here are" in tokenizer.decode(output[0, ids.shape[1] :])
     assert output[0, -1] == tokenizer.eos_token_id
 
@@ -94,7 +115,9 @@ def test_the_reward_model_loads_as_a_sequence_classifier(lifecycle: Lifecycle) -
         return float(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, 0])
 
     assert model.config.num_labels == 1
-    assert score("here are two soup and one salad . enjoy !") > score("hmm one moment , here are one tea .")
+    assert score("here are two soup and one salad . enjoy !") > score(
+        "hmm one moment , here are one tea ."
+    )
 
 
 def test_weights_are_written_once_and_load_in_place(lifecycle: Lifecycle, demo_run: UUID) -> None:
@@ -108,7 +131,9 @@ def test_a_version_says_where_it_comes_from(lifecycle: Lifecycle, demo_run: UUID
     client = registry_of(lifecycle)
     version = client.get_model_version_by_alias("tiny.policy", "ppo")
     manifest = lifecycle.manifest_of(demo_run, "ppo")
-    dpo, reward_model = (lifecycle.manifest_of(demo_run, step) for step in ("dpo_1", "reward_model"))
+    dpo, reward_model = (
+        lifecycle.manifest_of(demo_run, step) for step in ("dpo_1", "reward_model")
+    )
     assert version.tags["stage_key"] == manifest.key
     assert version.tags["digest"] == manifest.digest
     parents = json.loads(version.tags["parents"])
@@ -136,7 +161,9 @@ def test_the_champion_is_what_the_ledger_says(lifecycle: Lifecycle, demo_run: UU
     assert checks["win_rate_low"]["found"] > 0.5
 
 
-def test_the_report_is_one_file_and_an_mlflow_artifact(lifecycle: Lifecycle, demo_run: UUID) -> None:
+def test_the_report_is_one_file_and_an_mlflow_artifact(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
     summary = lifecycle.summary(demo_run)
     page = Path(summary["report_file"]).read_text()
     assert "<svg" in page

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.lifecycle
 SMALL = {"preference_pairs": {"prompts": {"size": 128}}, "evaluation": {"prompts": {"size": 64}}}
 
 
-def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(lifecycle: Lifecycle) -> None:
+def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(
+    lifecycle: Lifecycle,
+) -> None:
     overrides = {**SMALL, "iterative_dpo": {"rounds": 2, "reference": "previous"}}
     ids = [lifecycle.start("iterative-dpo/tiny", overrides=overrides) for _ in range(2)]
     first, second = (lifecycle.wait(run_id) for run_id in ids)
@@ -39,9 +41,14 @@ def test_the_reference_can_stay_the_sft_policy(lifecycle: Lifecycle) -> None:
 
 
 def test_one_stage_alone_takes_its_inputs_from_the_registry(lifecycle: Lifecycle) -> None:
-    inputs = {"policy": "models:/tiny.policy@sft", "reward_model": "models:/tiny.reward-model@reward_model"}
+    inputs = {
+        "policy": "models:/tiny.policy@sft",
+        "reward_model": "models:/tiny.reward-model@reward_model",
+    }
     overrides = {"rejection_sampling": {"prompts": {"size": 32}}}
-    run = lifecycle.run("stage/default", step="rejection_sampling", inputs=inputs, overrides=overrides)
+    run = lifecycle.run(
+        "stage/default", step="rejection_sampling", inputs=inputs, overrides=overrides
+    )
     assert run.state_name == "Completed"
     made = max(lifecycle.store.manifests(), key=lambda m: m.finished_at)
     assert made.stage == "rejection_sampling"

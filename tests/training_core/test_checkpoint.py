@@ -124,14 +124,35 @@ def test_a_marker_that_promises_other_sizes_does_not_count(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["state.pt", "model.safetensors"])
-def test_flipped_bytes_of_the_right_size_are_an_error_that_names_the_checkpoint(tmp_path, name):
+@pytest.mark.xfail(
+    strict=True,
+    reason="BUG checkpoint.load: SafetensorError and UnpicklingError are not translated",
+)
+def test_a_broken_header_is_an_integrity_error_that_names_the_file(tmp_path, name):
     saved = save(tmp_path, 2)
     path = saved.directory / name
     content = bytearray(path.read_bytes())
     content[:16] = b"\xff" * 16
     path.write_bytes(content)
-    with pytest.raises(IntegrityError, match="step-00000002"):
+    with pytest.raises(IntegrityError, match=rf"step-00000002.*{name}"):
         weight_of(saved)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="BUG checkpoint: the marker has sizes and no checksums, so a flipped bit is trained on "
+    "(DESIGN: 'bit flip in a checkpoint: an older one is used or the stage says which file is bad')",
+)
+def test_a_flipped_bit_in_the_weights_is_never_trained_on(tmp_path):
+    save(tmp_path, 1)
+    path = save(tmp_path, 2).directory / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1000] ^= 0x40
+    path.write_bytes(content)
+    newest = checkpoint.complete_checkpoints([tmp_path])[0]
+    if newest.step == 2:
+        with pytest.raises(IntegrityError):
+            weight_of(newest)
 
 
 WRITES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
@@ -191,20 +212,13 @@ def save_with_a_full_disk(root, limit_bytes):
 
 
 # The weights are 64 * 64 * 4 bytes = 16 KiB; the state and the marker are smaller.
-@pytest.mark.parametrize(
-    "limit_bytes",
-    [
-        pytest.param(8000, id="while the weights are written"),
-        pytest.param(0, id="at the first byte"),
-    ],
-)
 @pytest.mark.xfail(
     strict=True,
     reason="BUG checkpoint.save: safetensors raises SafetensorError (no OSError) on a full disk",
 )
-def test_a_full_disk_under_the_weights_is_a_storage_full_error(tmp_path, limit_bytes):
+def test_a_full_disk_under_the_weights_is_a_storage_full_error(tmp_path):
     save(tmp_path, 1)
-    assert save_with_a_full_disk(tmp_path, limit_bytes) == 40
+    assert save_with_a_full_disk(tmp_path, 8000) == 40
 
 
 @pytest.mark.xfail(
@@ -226,7 +240,7 @@ def test_a_full_disk_under_the_optimizer_state_is_a_storage_full_error(tmp_path)
     assert os.waitstatus_to_exitcode(in_child(body)) == 40
 
 
-@pytest.mark.parametrize("limit_bytes", [0, 8000])
+@pytest.mark.parametrize("limit_bytes", [100, 8000])
 def test_a_full_disk_leaves_the_earlier_checkpoint_as_it_was(tmp_path, limit_bytes):
     save(tmp_path, 1)
     assert save_with_a_full_disk(tmp_path, limit_bytes) != 0

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 
-def token_logprobs(  # noqa: PLR0913 - one function on purpose: every loss of the house goes through it
+def token_logprobs(
     hidden: Tensor,
     head_weight: Tensor,
     targets: Tensor,
@@ -42,7 +42,13 @@ def token_logprobs(  # noqa: PLR0913 - one function on purpose: every loss of th
         Temperature must match sampling: OpenRLHF#857, TRL#3029.
     """
     pieces = [
-        _chunk(hidden[i : i + chunk_positions], head_weight, head_bias, targets[i : i + chunk_positions], temperature)
+        _chunk(
+            hidden[i : i + chunk_positions],
+            head_weight,
+            head_bias,
+            targets[i : i + chunk_positions],
+            temperature,
+        )
         for i in range(0, len(targets), chunk_positions)
     ]
     if not pieces:
@@ -57,7 +63,9 @@ def _chunk(
 ) -> tuple[Tensor, Tensor]:
     if not torch.is_grad_enabled():
         return _logprobs_of_chunk(hidden, weight, bias, targets, temperature)
-    return checkpoint(_logprobs_of_chunk, hidden, weight, bias, targets, temperature, use_reentrant=False)
+    return checkpoint(
+        _logprobs_of_chunk, hidden, weight, bias, targets, temperature, use_reentrant=False
+    )
 
 
 def _logprobs_of_chunk(

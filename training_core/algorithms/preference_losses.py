@@ -11,7 +11,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
-def dpo(logratio_chosen: Tensor, logratio_rejected: Tensor, *, beta: float, label_smoothing: float) -> Tensor:
+def dpo(
+    logratio_chosen: Tensor, logratio_rejected: Tensor, *, beta: float, label_smoothing: float
+) -> Tensor:
     """Direct preference optimisation; with label smoothing, the conservative variant.
 
         m = beta * (logratio_chosen - logratio_rejected)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def clipped_value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float) -> Tensor:
+def clipped_value_loss(
+    values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float
+) -> Tensor:
     """Half the squared error, with the step away from the old value clipped.
 
         v_clip = v_old + clamp(v - v_old, -clip, clip)

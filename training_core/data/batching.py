@@ -32,7 +32,9 @@ def batch_indices(
     """
     end = min((step + 1) * batch_size, math.ceil(num_examples * epochs))
     positions = range(step * batch_size, end)
-    orders = {epoch: _order(num_examples, seed, epoch) for epoch in {p // num_examples for p in positions}}
+    orders = {
+        epoch: _order(num_examples, seed, epoch) for epoch in {p // num_examples for p in positions}
+    }
     return [orders[p // num_examples][p % num_examples] for p in positions]
 
 

@@ -22,7 +22,13 @@ DISHES = (
     "tea", "coffee", "cocoa", "juice", "water", "milk", "cake", "pie", "bread", "soup",
     "salad", "toast", "bagel", "waffle", "cookie", "muffin", "sandwich", "omelette",
 )  # fmt: skip
-OPENINGS = ("hello i would like", "good morning i want", "could i have", "we take", "please bring us")
+OPENINGS = (
+    "hello i would like",
+    "good morning i want",
+    "could i have",
+    "we take",
+    "please bring us",
+)
 RAMBLES = ("well let me see ,", "hmm one moment ,", "oh dear what a day ,")
 WISHES = ("enjoy !", "enjoy your meal !")
 
@@ -46,7 +52,7 @@ def rows(
     Returns:
         Rows in the conversational formats of TRL and OpenRLHF.
     """
-    rng = random.Random(f"{kind}-{split}-{seed}")  # noqa: S311 - data, not secrets
+    rng = random.Random(f"{kind}-{split}-{seed}")
     make = {"demonstrations": _demonstration, "pairs": _pair, "prompts": _prompt}[kind]
     return [make(rng, order, flipped_fraction) for order in _orders(rng, split, size)]
 
@@ -133,7 +139,11 @@ def _pair(rng: random.Random, order: Order, flipped_fraction: float) -> dict[str
     better = worse = _waiter(rng, order)
     while true_reward(guest, better) == true_reward(guest, worse):
         worse = _waiter(rng, order)
-    if (true_reward(guest, better) < true_reward(guest, worse)) != (rng.random() < flipped_fraction):
+    if (true_reward(guest, better) < true_reward(guest, worse)) != (
+        rng.random() < flipped_fraction
+    ):
         better, worse = worse, better
     answers = {"chosen": better, "rejected": worse}
-    return {"prompt": prompt} | {k: [{"role": "assistant", "content": v}] for k, v in answers.items()}
+    return {"prompt": prompt} | {
+        k: [{"role": "assistant", "content": v}] for k, v in answers.items()
+    }

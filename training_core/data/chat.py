@@ -64,7 +64,9 @@ def encode_prompt(
     ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
     bos = tokenizer.bos_token_id
     if bos is not None and ids[:2] == (bos, bos):
-        raise DataError(f"prompt {prompt_id} starts with two bos tokens; the chat template adds one too many")
+        raise DataError(
+            f"prompt {prompt_id} starts with two bos tokens; the chat template adds one too many"
+        )
     return Prompt(prompt_id, tuple(messages), str(text), ids)
 
 
@@ -94,10 +96,10 @@ def encode_response(
     """
     ids = tuple(tokenizer(response, add_special_tokens=False).input_ids)
     if not ids:
-        raise DataError(f"prompt {prompt.id}: the response {response!r} has no tokens; remove the row")
+        raise DataError(
+            f"prompt {prompt.id}: the response {response!r} has no tokens; remove the row"
+        )
     if len(prompt.input_ids) + len(ids) + 1 > max_tokens:
         return None
     trained = (*ids, tokenizer.eos_token_id) if is_finished else ids
-    return Example(
-        prompt.input_ids + trained, (0,) * len(prompt.input_ids) + (1,) * len(trained)
-    )
+    return Example(prompt.input_ids + trained, (0,) * len(prompt.input_ids) + (1,) * len(trained))

@@ -26,23 +26,25 @@ class Architecture:
 
 def make_tokenizer(texts: Iterable[str], chat_template: str) -> PreTrainedTokenizerFast:
     """Make a tokenizer with one token per word (split at white space) of `texts`."""
-    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))  # noqa: S106 - a token of text, not a secret
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.WordPiece(prefix="##", cleanup=False)  # joins words with spaces
     trainer = trainers.WordLevelTrainer(special_tokens=list(SPECIAL_TOKENS), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        pad_token="<pad>",  # noqa: S106
-        bos_token="<s>",  # noqa: S106
-        eos_token="</s>",  # noqa: S106
-        unk_token="<unk>",  # noqa: S106
+        pad_token="<pad>",
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
     )
     wrapped.chat_template = chat_template
     return wrapped
 
 
-def make_policy(architecture: Architecture, tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Any:
+def make_policy(
+    architecture: Architecture, tokenizer: PreTrainedTokenizerFast, *, seed: int
+) -> Any:
     """Make a randomly initialised Llama with tied embeddings for `tokenizer`."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -48,7 +48,9 @@ class RewardModelReward:
         examples = [self._example(r) for r in rollouts]
         scores: list[float | Unscored] = [Unscored("not reached")] * len(rollouts)
         for rows in cut_by_tokens([len(e) for e in examples], self._budget):
-            batch = collate([examples[i] for i in rows], int(self._tokenizer.pad_token_id), self._device)
+            batch = collate(
+                [examples[i] for i in rows], int(self._tokenizer.pad_token_id), self._device
+            )
             for i, raw in zip(rows, sequence_scores(self._model, batch).tolist(), strict=True):
                 scores[i] = (raw - self._mean) / self._std
         return scores
@@ -61,4 +63,6 @@ class RewardModelReward:
         ids = self._tokenizer(rollout.text, add_special_tokens=False).input_ids
         end = [self._tokenizer.eos_token_id] if rollout.is_finished else []
         response = (*ids, *end)
-        return Example(prompt.input_ids + response, (0,) * len(prompt.input_ids) + (1,) * len(response))
+        return Example(
+            prompt.input_ids + response, (0,) * len(prompt.input_ids) + (1,) * len(response)
+        )

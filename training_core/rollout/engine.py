@@ -105,7 +105,12 @@ class LogprobGap:
 
 @torch.no_grad()
 def logprob_gap(
-    policy: Any, rollouts: Sequence[Rollout], trainer_logprobs: Tensor | None, *, temperature: float, pad_id: int
+    policy: Any,
+    rollouts: Sequence[Rollout],
+    trainer_logprobs: Tensor | None,
+    *,
+    temperature: float,
+    pad_id: int,
 ) -> LogprobGap:
     """Compare the log-probabilities that came with rollouts with the trainer's own.
 

@@ -86,9 +86,13 @@ class TransformersEngine:
         return ids, attention
 
     @staticmethod
-    def _sampled_logprobs(logits: Sequence[Tensor], responses: Tensor, temperature: float) -> Tensor:
+    def _sampled_logprobs(
+        logits: Sequence[Tensor], responses: Tensor, temperature: float
+    ) -> Tensor:
         columns = [
-            (step.float().cpu() / (temperature or 1.0)).log_softmax(-1).gather(1, responses[:, t : t + 1])
+            (step.float().cpu() / (temperature or 1.0))
+            .log_softmax(-1)
+            .gather(1, responses[:, t : t + 1])
             for t, step in enumerate(logits)
         ]
         return torch.cat(columns, dim=1)

@@ -27,7 +27,9 @@ def why_not(config: Any) -> str | None:
         return f"vLLM cannot be imported ({error})"
     if torch.cuda.is_available():
         return None
-    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    head_size = (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
     if head_size not in CPU_HEAD_SIZES:
         return f"vLLM's CPU attention has no kernel for head size {head_size} (it has {CPU_HEAD_SIZES})"
     return None

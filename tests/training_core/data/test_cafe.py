@@ -39,8 +39,14 @@ def order_of(row):
 
 
 def test_no_order_of_one_split_occurs_in_the_other_whatever_the_seeds():
-    train = {order_of(r) for seed in (0, 1) for r in rows("prompts", split="train", size=1500, seed=seed)}
-    heldout = {order_of(r) for seed in (0, 5) for r in rows("prompts", split="heldout", size=300, seed=seed)}
+    train = {
+        order_of(r) for seed in (0, 1) for r in rows("prompts", split="train", size=1500, seed=seed)
+    }
+    heldout = {
+        order_of(r)
+        for seed in (0, 5)
+        for r in rows("prompts", split="heldout", size=300, seed=seed)
+    }
     assert len(train) > 2000
     assert len(heldout) > 500
     assert not train & heldout
@@ -58,7 +64,16 @@ def test_a_golden_row_is_the_same_on_every_machine():
     assert rows("prompts", split="train", size=1, seed=0) == GOLDEN
 
 
-GOLDEN = [{"prompt": [{"role": "user", "content": "hello i would like three omelette and five bread and three coffee please"}]}]
+GOLDEN = [
+    {
+        "prompt": [
+            {
+                "role": "user",
+                "content": "hello i would like three omelette and five bread and three coffee please",
+            }
+        ]
+    }
+]
 
 
 def is_right(pair):
@@ -80,8 +95,6 @@ def test_the_flipped_fraction_of_labels_is_wrong():
 
 def test_the_demonstrations_leave_something_to_learn():
     demonstrations = rows("demonstrations", split="train", size=500, seed=0)
-    rewards = [
-        true_reward(*(m["content"] for m in row["messages"])) for row in demonstrations
-    ]
+    rewards = [true_reward(*(m["content"] for m in row["messages"])) for row in demonstrations]
     assert 0.4 < sum(rewards) / 500 < 0.7
     assert max(rewards) == pytest.approx(1.0)

@@ -46,9 +46,7 @@ def test_logprobs_equal_those_of_the_full_logits(make_policy, examples, temperat
         expected = naive.gather(1, ids[0, 1:, None]).squeeze(1)
         mask = torch.tensor(example.loss_mask[1:], dtype=torch.bool)
         size = len(example)
-        torch.testing.assert_close(
-            found[row, 1:size][mask], expected[mask], rtol=0, atol=1e-12
-        )
+        torch.testing.assert_close(found[row, 1:size][mask], expected[mask], rtol=0, atol=1e-12)
         torch.testing.assert_close(
             entropy[row, 1:size][mask], -(naive.exp() * naive).sum(-1)[mask], rtol=0, atol=1e-12
         )
@@ -111,8 +109,12 @@ def test_a_value_is_the_heads_output_before_the_token_was_chosen(make_scalar_mod
     with torch.no_grad():
         values = token_values(model, batch)
         for t in batch.loss_mask[0].nonzero().flatten().tolist():
-            before = Batch(*(x[:, :t] for x in (batch.input_ids, batch.attention_mask, batch.loss_mask)))
-            torch.testing.assert_close(values[0, t], sequence_scores(model, before)[0], rtol=0, atol=1e-6)
+            before = Batch(
+                *(x[:, :t] for x in (batch.input_ids, batch.attention_mask, batch.loss_mask))
+            )
+            torch.testing.assert_close(
+                values[0, t], sequence_scores(model, before)[0], rtol=0, atol=1e-6
+            )
     assert values[~batch.loss_mask].abs().sum() == 0
 
 

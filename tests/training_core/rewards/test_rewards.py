@@ -25,8 +25,7 @@ def rollout(text="", prompt=PROMPT, ids=(5, 2), is_finished=True):
 def scores_of(results, limit):
     rollouts = [rollout(str(i)) for i in range(len(results))]
     return [
-        (s.rollout.text, s.reward)
-        for s in score(lambda _: results, rollouts, unscored_limit=limit)
+        (s.rollout.text, s.reward) for s in score(lambda _: results, rollouts, unscored_limit=limit)
     ]
 
 
@@ -91,9 +90,7 @@ def reward_model(make_scalar_model, tokenizer, tmp_path):
 
 def answers(tokenizer, texts):
     prompt = encode_prompt(tokenizer, "1", PROMPT.messages)
-    return [
-        rollout(t, prompt, (*tokenizer(t).input_ids, tokenizer.eos_token_id)) for t in texts
-    ]
+    return [rollout(t, prompt, (*tokenizer(t).input_ids, tokenizer.eos_token_id)) for t in texts]
 
 
 def test_a_reward_model_scores_the_sampled_ids_and_normalises_with_what_it_stored(

@@ -75,9 +75,7 @@ def test_a_response_depends_on_its_own_seed_and_not_on_its_neighbours(
 ):
     engine = TransformersEngine(make_policy(), tokenizer)
     together = engine.generate(cafe_prompts, Sampling(12), seeds=range(8))
-    alone = [
-        engine.generate([p], Sampling(12), seeds=[s])[0] for s, p in enumerate(cafe_prompts)
-    ]
+    alone = [engine.generate([p], Sampling(12), seeds=[s])[0] for s, p in enumerate(cafe_prompts)]
     assert [r.response_ids for r in alone] == [r.response_ids for r in together]
 
 
