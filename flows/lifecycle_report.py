@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,20 +34,24 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
     Without MLflow the page is written nevertheless, and a Retry of the run puts it there.
 
     Returns:
-        `rows` (a dict per step: step, stage, version, result, seconds, reused), `champion_moved`,
-        `report` (its address in MLflow; None while that is away) and `report_file`.
+        What `summary.json` beside the page says: `lifecycle`, `rows` (a dict per step: step, stage,
+        key, version, result, seconds, reused), `champion_moved`, `report` (its address in MLflow;
+        None while that is away) and `report_file`.
     """
     refs = list(recipe.refs.values())
     story = gather(recipe.connections.store, refs, recipe.config, _about(recipe), _outcome(recipe))
     url, path = report(
         story.about, render(story), _metrics(story), _rows(story), recipe.connections
     )
-    return {
+    summary = {
+        "lifecycle": recipe.config.name,
         "rows": _rows(story),
         "champion_moved": recipe.is_promoted,
         "report": url,
         "report_file": str(path),
     }
+    _replace(path.with_name("summary.json"), json.dumps(summary, indent=2))
+    return summary
 
 
 @task(name="report", cache_policy=NO_CACHE)
@@ -71,9 +76,7 @@ def report(
     """
     path = connections.store.root / "reports" / about.flow_run_id / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(page)
-    draft.replace(path)
+    _replace(path, page)
     url = None
     try:
         url = connections.registry.log_report(
@@ -87,6 +90,12 @@ def report(
     text = f"{_table(rows)}\n\n{link}"
     create_markdown_artifact(text, key="lifecycle-report", description=about.lifecycle)
     return url, path
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    draft.replace(path)
 
 
 def _about(recipe: Recipe) -> About:
@@ -130,6 +139,7 @@ def _rows(story: Story) -> list[dict[str, Any]]:
         {
             "step": step.ref.step,
             "stage": step.ref.stage,
+            "key": step.ref.key,
             "version": step.ref.model_version,
             "result": step.result,
             "seconds": round(step.ref.seconds, 1),

@@ -57,9 +57,8 @@ def inline(figure: Figure, alt: str) -> Markup:
     file = io.StringIO()
     with rc_context(settings):
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    box, body = re.split(r'.*<svg[^>]*viewBox="([^"]*)"[^>]*>', file.getvalue(), flags=re.DOTALL)[
-        1:
-    ]
+    opening = r'.*<svg[^>]*viewBox="([^"]*)"[^>]*>'
+    _, box, body = re.split(opening, file.getvalue(), flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r"font: (?:\w+ )*([\d.]+px) [^;\"]*", r"font-size: \1", body)

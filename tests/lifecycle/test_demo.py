@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from uuid import UUID
 
@@ -170,5 +171,7 @@ def test_the_report_is_one_file_and_an_mlflow_artifact(
     assert 'src="http' not in page
     for step in STEPS:
         assert step in page
-    run_id = summary["mlflow_run_id"]
-    assert "report.html" in [a.path for a in registry_of(lifecycle).list_artifacts(run_id)]
+    found = re.search(r"/runs/([0-9a-f]{32})", summary["report"])
+    assert found
+    artifacts = registry_of(lifecycle).list_artifacts(found.group(1))
+    assert "report.html" in [artifact.path for artifact in artifacts]

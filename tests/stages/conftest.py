@@ -62,7 +62,9 @@ def write_request() -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def finish(write_request: Callable[..., Path]) -> Callable[..., Manifest]:
+def finish(
+    write_request: Callable[..., Path], run_here: Callable[[Path], int]
+) -> Callable[..., Manifest]:
     """Run a stage to its end in this process and return its manifest."""
 
     def finish(
@@ -79,21 +81,21 @@ def finish(write_request: Callable[..., Path]) -> Callable[..., Manifest]:
     return finish
 
 
-def run_here(request: Path) -> int:
+@pytest.fixture(scope="session")
+def run_here() -> Callable[[Path], int]:
     """Run `python -m stages` without the process, and give back what it takes for itself."""
-    on_sigterm = signal.getsignal(signal.SIGTERM)
-    handlers = logging.root.handlers[:]
-    try:
-        return int(run_request(request))
-    finally:
-        signal.signal(signal.SIGTERM, on_sigterm)
-        for handler in logging.root.handlers[:]:
-            if handler not in handlers:
-                logging.root.removeHandler(handler)
-                handler.close()
 
+    def run(request: Path) -> int:
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        handlers = logging.root.handlers[:]
+        try:
+            return int(run_request(request))
+        finally:
+            signal.signal(signal.SIGTERM, on_sigterm)
+            for handler in logging.root.handlers[:]:
+                if handler not in handlers:
+                    logging.root.removeHandler(handler)
+                    handler.close()
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Keep third-party loggers of the stages' process from speaking to closed streams."""
-    del config
-    logging.raiseExceptions = False
+    return run
+

@@ -60,7 +60,7 @@ def rows(
 def true_reward(guest: str, waiter: str) -> float:
     """Judge a waiter's answer; a reward model only ever sees preferences that were drawn from this.
 
-        0.6 * served + 0.3 * wished + 0.1 * brief
+        (6 * served + 3 * wished + brief) / 10
 
     `served` is the share of exactly right (number, dish) pairs among those ordered or served, whichever are more.
 
@@ -76,7 +76,7 @@ def true_reward(guest: str, waiter: str) -> float:
     share = right / max(len(ordered), len(served), 1)
     wished = any(waiter.endswith(wish) for wish in WISHES)
     brief = not any(ramble.rstrip(" ,") in waiter for ramble in RAMBLES)
-    return 0.6 * share + 0.3 * wished + 0.1 * (brief and bool(served))
+    return (6 * share + 3 * wished + (brief and bool(served))) / 10
 
 
 def _mentions(text: str) -> list[tuple[str, str]]:

@@ -1,0 +1,74 @@
+"""Win rates and means worked out by hand."""
+
+import math
+
+import pytest
+
+from stages.comparison import compare, describe
+from stages.judging import Judged
+from training_core.types import Prompt, Rollout, ScoredRollout
+
+
+def scored(*rewards_by_prompt, is_finished=True, tokens=2):
+    """One list of rewards per prompt."""
+    return [
+        ScoredRollout(
+            Rollout(
+                Prompt(str(i), (), "", ()), (5,) * tokens, (-1.0,) * tokens, "", is_finished, 0
+            ),
+            float(reward),
+        )
+        for i, rewards in enumerate(rewards_by_prompt)
+        for reward in rewards
+    ]
+
+
+def test_a_win_counts_one_and_a_tie_half():
+    ours, theirs = scored([1], [2], [3], [0]), scored([0], [2], [4], [0])
+    # win, tie, loss, tie: (1 + 0.5 + 0 + 0.5) / 4
+    assert compare(ours, theirs)["win_rate"] == pytest.approx(0.5)
+
+
+def test_several_responses_are_compared_all_with_all_and_prompts_weigh_the_same():
+    ours, theirs = scored([1, 3], [0]), scored([2, 0], [1])
+    # prompt 0: 1>2 no, 1>0 yes, 3>2 yes, 3>0 yes = 3/4; prompt 1: 0; mean 3/8
+    assert compare(ours, theirs)["win_rate"] == pytest.approx(0.375)
+
+
+def test_only_prompts_that_both_answered_count():
+    theirs = scored([0], [5])[:1]
+    assert compare(scored([1], [0]), theirs)["win_rate"] == 1.0
+
+
+def test_the_two_sides_add_up_to_one():
+    ours, theirs = scored([1, 3], [0], [2]), scored([2, 0], [1], [2])
+    total = compare(ours, theirs)["win_rate"] + compare(theirs, ours)["win_rate"]
+    assert total == pytest.approx(1.0)
+
+
+def test_a_policy_against_itself_is_a_draw_with_no_doubt():
+    rows = scored([1], [2], [3])
+    assert compare(rows, rows) == {"win_rate": 0.5, "win_rate_low": 0.5, "win_rate_high": 0.5}
+
+
+def test_the_interval_is_about_two_deviations_around_the_rate_and_the_same_every_time():
+    ours = scored(*([[1]] * 60 + [[0]] * 40))
+    theirs = scored(*([[0]] * 60 + [[1]] * 40))
+    found = compare(ours, theirs)
+    margin = 1.96 * math.sqrt(0.6 * 0.4 / 100)  # 0.096
+    assert found["win_rate"] == pytest.approx(0.6)
+    assert found["win_rate_low"] == pytest.approx(0.6 - margin, abs=0.015)
+    assert found["win_rate_high"] == pytest.approx(0.6 + margin, abs=0.015)
+    assert compare(ours, theirs) == found
+
+
+def test_the_description_of_four_responses():
+    rows = scored([1], [2], [3], [6]) + scored([3], is_finished=False, tokens=7)
+    found = describe(Judged(rows, kl_to_baseline=0.25))
+    assert found["responses"] == 5
+    assert found["mean_reward"] == pytest.approx(3.0)
+    # squares 4 + 1 + 0 + 9 + 0 = 14; sqrt(14 / 4) / sqrt(5) = 0.83666
+    assert found["reward_stderr"] == pytest.approx(0.83666, abs=1e-5)
+    assert found["response_tokens"] == pytest.approx((4 * 2 + 7) / 5)
+    assert found["finished_fraction"] == pytest.approx(0.8)
+    assert found["kl_to_baseline"] == 0.25

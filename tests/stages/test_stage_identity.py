@@ -1,0 +1,127 @@
+"""The stage key: what changes it, and what does not."""
+
+import pytest
+
+from stages.catalog import find_stage
+from stages.contract import StageSpec
+from stages.dpo import Config as DpoConfig
+from stages.identity import digest_of, digest_of_tree, semantic_part, stage_key
+from stages.sft import Config as SftConfig
+
+SPEC = StageSpec("sft", "stages.sft", 1)
+SFT = {
+    "base": {"name": "scratch"},
+    "data": {"name": "cafe", "size": 200},
+    "training": {"epochs": 2, "optimizer": {"learning_rate": 1e-3}},
+}
+INPUTS = {"policy": "abc"}
+
+
+def key(changes=None, spec=SPEC, inputs=None):
+    config = SftConfig.model_validate({**SFT, **(changes or {})})
+    return stage_key(spec, config, INPUTS if inputs is None else inputs)
+
+
+def test_the_key_of_a_fixed_config_is_the_golden_one():
+    # If this fails, every finished stage in every store will be done again. Is that meant?
+    assert key() == "37c5e4a401c475ff2d02e9712f87d4004658f0948c9ec3980f30d4f3f1971b07"
+    dpo = stage_key(StageSpec("dpo", "stages.dpo", 1), DpoConfig(), {"policy": "p", "reference": "r"})
+    assert dpo == "df39d17a5d457c62ea9a214b4592bc896e475ef76b679d7ad477babe206982c7"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resources": {"num_cpus": 8, "num_gpus": 1, "memory_gib": 4}},
+        {"training": {**SFT["training"], "micro_batch_tokens": 17}},
+        {"training": {**SFT["training"], "save_every_steps": 3}},
+        {"training": {**SFT["training"], "keep_checkpoints": 9}},
+    ],
+)
+def test_an_operational_field_does_not_change_the_key(changes):
+    assert key(changes) == key()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"chat_template": "plain"},
+        {"pad_token": "<pad>"},
+        {"base": {"name": "scratch", "hidden_size": 64}},
+        {"base": {"name": "hub", "repo": "a/b", "revision": "c"}},
+        {"data": {"name": "cafe", "size": 201}},
+        {"data": {"name": "cafe", "size": 200, "seed": 1}},
+        {"data": {"name": "cafe", "size": 200, "split": "heldout"}},
+        {"eval_data": {"name": "cafe", "size": 200}},
+        {"training": {**SFT["training"], "epochs": 3}},
+        {"training": {**SFT["training"], "batch_size": 63}},
+        {"training": {**SFT["training"], "max_tokens": 1023}},
+        {"training": {**SFT["training"], "dtype": "bfloat16"}},
+        *(
+            {"training": {"epochs": 2, "optimizer": {"learning_rate": 1e-3, **change}}}
+            for change in (
+                {"learning_rate": 2e-3},
+                {"schedule": "linear"},
+                {"warmup_fraction": 0.1},
+                {"weight_decay": 0.1},
+                {"max_grad_norm": 2.0},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_each_semantic_field_changes_the_key(changes):
+    assert key(changes) != key()
+
+
+def test_every_semantic_field_of_this_config_is_in_the_test_above():
+    training = set(semantic_part(SftConfig.model_validate(SFT))["training"])
+    assert training == {"epochs", "batch_size", "max_tokens", "optimizer", "dtype"}
+    top = set(semantic_part(SftConfig.model_validate(SFT)))
+    assert top == {"seed", "base", "data", "eval_data", "chat_template", "pad_token", "training"}
+
+
+def test_the_digest_and_the_role_of_an_input_change_the_key():
+    keys = {key(inputs=i) for i in ({}, {"policy": "abc"}, {"policy": "abd"}, {"base": "abc"})}
+    assert len(keys) == 4
+
+
+def test_the_stage_and_its_version_change_the_key():
+    others = {key(spec=StageSpec("sft", "x", 2)), key(spec=StageSpec("sft2", "x", 1))}
+    assert len(others | {key()}) == 3
+    assert key(spec=StageSpec("sft", "moved.elsewhere", 1)) == key()  # the page's place does not
+
+
+def test_a_whole_number_of_epochs_is_the_same_however_it_is_written():
+    assert key({"training": {**SFT["training"], "epochs": 2.0}}) == key()
+
+
+def test_the_two_losses_have_different_keys_even_with_equal_numbers():
+    spec = find_stage("dpo")
+    dpo = stage_key(spec, DpoConfig.model_validate({"loss": {"name": "dpo", "beta": 0.1}}), {})
+    ipo = stage_key(spec, DpoConfig.model_validate({"loss": {"name": "ipo", "beta": 0.1}}), {})
+    assert dpo != ipo
+
+
+def test_the_digest_of_json_does_not_depend_on_the_order_of_keys():
+    assert digest_of({"a": 1, "b": [1, {"c": 2, "d": 3}]}) == digest_of(
+        {"b": [1, {"d": 3, "c": 2}], "a": 1}
+    )
+    assert digest_of([1, 2]) != digest_of([2, 1])
+
+
+def test_the_digest_of_a_tree_sees_names_and_contents_and_no_times(tmp_path):
+    (tmp_path / "one" / "sub").mkdir(parents=True)
+    (tmp_path / "two" / "sub").mkdir(parents=True)
+    for root in ("two", "one"):
+        (tmp_path / root / "sub" / "b.txt").write_text("b")
+        (tmp_path / root / "a.txt").write_text("a")
+    (tmp_path / "two" / ".hidden").write_text("x")
+    one, two = tmp_path / "one", tmp_path / "two"
+    known = digest_of_tree(one)
+    assert digest_of_tree(two) == known
+    (two / "a.txt").write_text("c")
+    assert digest_of_tree(two) != known
+    (one / "a.txt").rename(one / "c.txt")
+    assert digest_of_tree(one) != known

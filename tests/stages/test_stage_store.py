@@ -1,0 +1,174 @@
+"""Finished stages on disk: the first to finish wins, and damage is found."""
+
+import json
+import os
+import stat
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from stages.store import Manifest, Store, read_jsonl, record_files
+from training_core.errors import IntegrityError
+
+KEY = "k" * 64
+
+
+def draft(store: Store, attempt="a1", value=1.0, finished_at=1.0, key=KEY) -> Manifest:
+    """An attempt that has made its artifact and is about to publish it."""
+    artifact = store.attempt_dir("sft", key, attempt) / "artifact"
+    (artifact / "sub").mkdir(parents=True)
+    save_file({"w": torch.full((4,), value)}, artifact / "model.safetensors")
+    (artifact / "sub" / "config.json").write_text("{}")
+    files, digest = record_files(artifact)
+    return Manifest(
+        stage="sft", step="sft", version=1, key=key, kind="policy", attempt=attempt, config={},
+        input_digests={}, parents={}, files=files, digest=digest, metrics={"loss": value},
+        environment={}, cost={}, finished_at=finished_at,
+    )  # fmt: skip
+
+
+def published(store, **settings):
+    manifest = draft(store, **settings)
+    assert store.publish(manifest)
+    return manifest
+
+
+def in_artifact(store, manifest, name):
+    path = store.artifact_dir(manifest) / name
+    path.chmod(0o644)
+    return path
+
+
+def test_a_published_manifest_is_found_as_it_was_written(store):
+    manifest = published(store)
+    assert store.find("sft", KEY) == manifest
+    assert [f.path for f in manifest.files] == ["model.safetensors", "sub/config.json"]
+    assert store.find("sft", "other") is None
+
+
+def test_of_two_attempts_the_first_to_finish_wins_and_the_other_is_told(store):
+    first, second = draft(store, "a1", 1.0), draft(store, "a2", 2.0)
+    assert store.publish(second)
+    before = (store.stage_dir("sft", KEY) / "manifest.json").read_bytes()
+    assert not store.publish(first)
+    assert (store.stage_dir("sft", KEY) / "manifest.json").read_bytes() == before
+    assert store.find("sft", KEY) == second
+    left = [p.name for p in store.stage_dir("sft", KEY).iterdir()]
+    assert sorted(left) == ["attempts", "manifest.json"]  # no drafts stay
+
+
+def test_an_artifact_is_read_only_once_it_is_published(store):
+    manifest = draft(store)
+    path = store.artifact_dir(manifest) / "model.safetensors"
+    assert path.stat().st_mode & stat.S_IWUSR
+    store.publish(manifest)
+    for record in manifest.files:
+        mode = (store.artifact_dir(manifest) / record.path).stat().st_mode
+        assert not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
+
+
+def test_the_loser_of_the_race_keeps_its_hands_off_the_winners_files(store):
+    winner, loser = draft(store, "a1", 1.0), draft(store, "a2", 2.0)
+    store.publish(winner)
+    store.publish(loser)
+    assert in_artifact(store, loser, "model.safetensors").stat().st_mode & stat.S_IWUSR
+    store.verify(winner, full=True)
+
+
+def cut(path):
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def lie_in_the_header(path):
+    content = bytearray(path.read_bytes())
+    content[8] = ord("x")  # the first byte of the JSON
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", cut),
+        ("model.safetensors", os.remove),
+        ("model.safetensors", lie_in_the_header),
+        ("sub/config.json", os.remove),
+        ("sub/config.json", cut),
+    ],
+)
+def test_a_damaged_artifact_sets_its_manifest_aside_so_that_the_stage_runs_again(
+    store, name, damage
+):
+    damage(in_artifact(store, published(store), name))
+    assert store.find("sft", KEY) is None
+    names = [p.name for p in store.stage_dir("sft", KEY).iterdir()]
+    assert "manifest.json" not in names
+    assert sum(n.startswith("manifest.corrupt-") for n in names) == 1
+    again = draft(store, "a2", 3.0)
+    assert store.publish(again)  # and its place is free
+    assert store.find("sft", KEY) == again
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"stage": "sft"}', "[]"])
+def test_a_manifest_that_is_not_one_is_set_aside(store, content):
+    published(store)
+    (store.stage_dir("sft", KEY) / "manifest.json").write_text(content)
+    assert store.find("sft", KEY) is None
+    assert not (store.stage_dir("sft", KEY) / "manifest.json").exists()
+
+
+def test_a_flipped_bit_is_found_by_the_full_check(store):
+    manifest = published(store)
+    path = in_artifact(store, manifest, "model.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    store.verify(manifest)  # sizes and header are right
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: expected sha256"):
+        store.verify(manifest, full=True)
+
+
+def test_the_digest_is_of_contents_and_names(store, tmp_path):
+    one, two = draft(store, "a1", 1.0), draft(store, "a2", 1.0)
+    other = draft(store, "a3", 2.0)
+    assert one.digest == two.digest != other.digest
+    assert record_files(tmp_path / "nothing") == ((), record_files(tmp_path / "nothing")[1])
+
+
+def test_a_forced_stage_is_set_aside_once_per_flow_run(store):
+    checkpoints = store.attempt_dir("sft", KEY, "a1") / "checkpoints"
+    published(store)
+    checkpoints.mkdir()
+    store.set_aside("sft", KEY, once_for="run-1")
+    assert store.find("sft", KEY) is None
+    assert not checkpoints.exists()  # else it would only resume
+    again = draft(store, "a2", 2.0)
+    store.publish(again)
+    store.set_aside("sft", KEY, once_for="run-1")  # the flow was retried
+    assert store.find("sft", KEY) == again
+    store.set_aside("sft", KEY, once_for="run-2")
+    assert store.find("sft", KEY) is None
+
+
+def test_a_stage_that_was_never_run_can_be_set_aside(store):
+    store.set_aside("sft", KEY, once_for="run-1")
+    assert published(store)
+
+
+def test_attempts_are_listed_newest_first_by_number(store):
+    for name in ("a1", "a2", "a10"):
+        store.attempt_dir("sft", KEY, name).mkdir(parents=True)
+    assert [p.name for p in store.attempts("sft", KEY)] == ["a10", "a2", "a1"]
+
+
+def test_manifests_are_listed_oldest_first(store):
+    late = published(store, finished_at=5.0, key="x" * 64)
+    early = published(store, finished_at=2.0, key="y" * 64)
+    assert store.manifests() == [early, late]
+
+
+def test_a_growing_file_is_read_up_to_its_last_whole_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    assert read_jsonl(path) == []
+    path.write_text(json.dumps({"step": 1}) + "\n" + '{"step": 2')
+    assert read_jsonl(path) == [{"step": 1}]
