@@ -1,8 +1,11 @@
-"""The whole lifecycle: SFT, reward model, rejection sampling, iterative DPO, PPO, evaluation, promotion."""
+"""The whole lifecycle, from a base model to a champion.
+
+SFT, reward model, rejection sampling, iterative DPO, PPO, evaluation, promotion.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import flow
 
@@ -10,9 +13,6 @@ from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
 from flows.recipe import Steps, open_recipe, stop_jobs
 from flows.rounds import dpo_rounds
-
-if TYPE_CHECKING:
-    Overrides = Any
 
 
 @flow(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prefect import flow
 
@@ -13,9 +13,6 @@ from flows.rounds import dpo_rounds
 from tasks.lineage import stage_ref_of
 from tasks.refs import StageRef
 
-if TYPE_CHECKING:
-    Overrides = Any
-
 
 @flow(name="iterative-dpo", flow_run_name="iterative-dpo-{preset}", on_cancellation=[stop_jobs])
 def iterative_dpo(
@@ -23,8 +20,9 @@ def iterative_dpo(
 ) -> dict[str, Any]:
     """Improve a policy by the preset's number of rounds, and promote it if it beats the champion.
 
-    SFT and the reward model are made first if they are not there. With `iterative_dpo.start: champion` the first round
-    starts from the champion; if that has not moved since the last run, every step is done already and is reused.
+    SFT and the reward model are made first if they are not there. With
+    `iterative_dpo.start: champion` the first round starts from the champion; if that has not moved
+    since the last run, every step is done already and is reused.
 
     Args:
         preset: a file of deployments/presets.

@@ -1,9 +1,13 @@
-"""The configuration of a whole lifecycle: one block per step, as a preset writes it. Imports no torch."""
+"""The configuration of a whole lifecycle: one block per step, as a preset writes it.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
 import types
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -27,7 +31,8 @@ class Rounds(Block):
     )
     start: Literal["lifecycle", "champion"] = semantic(
         "lifecycle",
-        "Where the flow `iterative-dpo` starts: this lifecycle's policy before DPO, or the champion if there is one.",
+        "Where the flow `iterative-dpo` starts: this lifecycle's policy before DPO, "
+        "or the champion if there is one.",
     )
 
 
@@ -52,7 +57,8 @@ class LifecycleConfig(Block):
     sft: SftConfig = semantic(..., "From the base model to the SFT policy.")
     feedback: PreferencePairsConfig | None = semantic(
         None,
-        "Pairs for the reward model, sampled from the SFT policy and labelled by a judge; None: its own data.",
+        "Pairs for the reward model, sampled from the SFT policy and labelled by a judge; "
+        "None: its own data.",
     )
     reward_model: RewardModelConfig = semantic(
         ..., "From the SFT policy and pairs to the reward model."
@@ -73,7 +79,7 @@ class LifecycleConfig(Block):
 
 
 def partial(model: type[BaseModel]) -> type[BaseModel]:
-    """Build the model of a partial config: every field of `model`, all levels down, may be left out.
+    """Build the model of a partial config: every field of `model`, on all levels, may be left out.
 
     Unknown keys stay errors, so a form or an API call cannot set what does not exist.
     """
@@ -99,5 +105,8 @@ def _partial_type(annotation: Any) -> Any:
     return annotation
 
 
-Overrides = partial(LifecycleConfig)
+if TYPE_CHECKING:
+    Overrides: TypeAlias = BaseModel | Mapping[str, Any]
+else:
+    Overrides = partial(LifecycleConfig)
 """What a run may change of its preset; Prefect renders it as a form."""

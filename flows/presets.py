@@ -43,7 +43,7 @@ def preset_names() -> list[str]:
 
 
 def deep_merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `changes`, merged key by key all levels down; a None in `changes` changes nothing.
+    """Return `base` with `changes`, merged key by key all levels down; a None changes nothing.
 
     A block with another `name` (another member of a union) replaces the old one whole.
     """
@@ -118,25 +118,13 @@ def _explain_one(error: Any) -> str:
 
 
 def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    members = [model]  # several below a union, until the path says which is meant
     for part in path:
-        if part in model.model_fields:
-            members = _models_in(model.model_fields[str(part)].annotation)
-            model = members[0] if len(members) == 1 else _Choices(members)  # type: ignore[assignment]
-        elif isinstance(model, _Choices):  # pydantic names the union's member in the path
-            model = model.named(str(part))
-    return list(model.model_fields)
-
-
-class _Choices:
-    """Members of a discriminated union, until the error's path says which is meant."""
-
-    model_fields: Mapping[str, Any] = {}
-
-    def __init__(self, members: list[type[BaseModel]]) -> None:
-        self._members = members
-
-    def named(self, name: str) -> type[BaseModel]:
-        return next(m for m in self._members if m.model_fields["name"].default == name)
+        if len(members) > 1:  # pydantic names the union's member in the path
+            members = [m for m in members if m.model_fields["name"].default == part]
+        elif members and part in members[0].model_fields:
+            members = _models_in(members[0].model_fields[str(part)].annotation)
+    return list(members[0].model_fields) if len(members) == 1 else []
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -1,8 +1,8 @@
-"""Promotion by hand: weigh a model version against the champion, or roll back to an older champion."""
+"""Promotion by hand: weigh a model version against the champion, or roll back to an older one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from prefect import flow, get_run_logger
 
@@ -11,12 +11,9 @@ from flows.recipe import Recipe, open_recipe, stop_jobs
 from tasks import ledger
 from tasks.lineage import champion_of, stage_ref_of
 
-if TYPE_CHECKING:
-    Overrides = Any
-
 
 @flow(name="promote", flow_run_name="{action}-{preset}-{version}", on_cancellation=[stop_jobs])
-def promote(
+def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fills in
     preset: str = "tiny",
     version: str = "candidate",
     action: Literal["promote", "rollback"] = "promote",
@@ -29,8 +26,8 @@ def promote(
     Args:
         preset: whose policies are meant.
         version: number or alias of the version, as `7` or `candidate`.
-        action: `promote` evaluates it against the SFT policy and the champion first; `rollback` needs no
-            evidence, but takes only a version that has been champion.
+        action: `promote` evaluates it against the SFT policy and the champion first; `rollback`
+            needs no evidence, but takes only a version that has been champion.
         decided_by: who decides; a claim, since Prefect's open-source server knows no identities.
         reason: why, for people who read the ledger.
         overrides: changes to the preset, such as the gate's thresholds.

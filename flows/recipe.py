@@ -1,4 +1,7 @@
-"""What every flow does around its steps: resolve the configuration once, run steps, stop what nobody waits for."""
+"""What every flow does around its steps.
+
+Resolve the configuration once, run steps, stop what nobody waits for.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError, ConflictError, DataError, RatchetError
 
 MAX_RUNS = 5
-"""A flow run that crashed and was resumed this often is given up, so that a poisonous one does not loop for ever."""
+"""A flow run that crashed and was resumed this often is given up.
+
+So a poisonous one does not loop for ever.
+"""
 
 JUDGEMENTS = 3
 """How often a candidate is judged again because the champion moved meanwhile."""
@@ -131,7 +137,8 @@ class Recipe:
             else:
                 return self.is_promoted
         raise ConflictError(
-            f"the champion of {self.policy_name} moved under {JUDGEMENTS} judgements; run the flow again"
+            f"the champion of {self.policy_name} moved under {JUDGEMENTS} judgements; "
+            "run the flow again"
         )
 
     def _as_candidate(self, candidate: StageRef) -> int:
@@ -167,7 +174,8 @@ def open_recipe(
     """
     if (count := int(flow_run.run_count or 1)) > MAX_RUNS:
         raise RatchetError(
-            f"this run has crashed {count - 1} times and is given up; look at its log, then start a new one"
+            f"this run has crashed {count - 1} times and is given up; "
+            "look at its log, then start a new one"
         )
     connections = connect()
     plan = connections.store.root / "plans" / f"{flow_run.id}.json"
@@ -189,7 +197,8 @@ def open_recipe(
     unknown = set(force) - set(step_names(config))
     if unknown:
         raise ConfigError(
-            f"force names unknown steps {sorted(unknown)}; there are: {', '.join(step_names(config))}"
+            f"force names unknown steps {sorted(unknown)}; "
+            f"there are: {', '.join(step_names(config))}"
         )
     return Recipe(flow, config, connections, tuple(force), champion)
 
@@ -211,7 +220,10 @@ def step_names(config: LifecycleConfig) -> list[str]:
 
 
 def stop_jobs(flow: Any, flow_run: Any, state: Any) -> None:
-    """Stop the jobs of a cancelled flow run that no other run waits for. Prefect passes these by keyword."""
+    """Stop the jobs of a cancelled flow run that no other run waits for.
+
+    Prefect passes these by keyword.
+    """
     del flow, state
     connections = connect()
     stop_abandoned(connections.store, connections.cluster, str(flow_run.id))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from prefect import flow
 
 from flows.lifecycle_config import Overrides
@@ -12,9 +10,6 @@ from stages.contract import StageConfig
 from tasks.lineage import stage_ref_of
 from tasks.refs import StageRef, ref_of
 from training_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    Overrides = Any
 
 
 @flow(name="stage", flow_run_name="stage-{step}-{preset}", on_cancellation=[stop_jobs])
@@ -30,7 +25,8 @@ def stage(
     Args:
         step: a block of the preset, as `sft` or `ppo`.
         preset: a file of deployments/presets.
-        inputs: by role, `models:/<name>@<alias>`, `models:/<name>/<version>`, or `<stage>/<stage key>` for a dataset.
+        inputs: by role, `models:/<name>@<alias>`, `models:/<name>/<version>`, or
+            `<stage>/<stage key>` for a dataset.
         overrides: changes to the preset.
         force: do it again although it is done.
 
@@ -58,7 +54,7 @@ def _resolve(recipe: Recipe, role: str, name: str) -> StageRef:
     manifest = connections.store.find(stage_name, key)
     if manifest is None:
         raise ConfigError(
-            f"input '{role}': expected models:/<name>@<alias>, models:/<name>/<version> or <stage>/<stage key> of a "
-            f"finished stage, found '{name}'"
+            f"input '{role}': expected models:/<name>@<alias>, models:/<name>/<version> or "
+            f"<stage>/<stage key> of a finished stage, found '{name}'"
         )
     return ref_of(manifest, role, is_reused=True)

@@ -1,7 +1,7 @@
 """Run one stage in this process: `python -m stages <attempt directory>/request.json`.
 
-This is the entrypoint of every Ray job, and also what a person starts under a debugger. The attempt directory is the
-one that holds the request. The exit code says why it ended; see `ExitCode`.
+This is the entrypoint of every Ray job, and also what a person starts under a debugger. The attempt
+directory is the one that holds the request. The exit code says why it ended; see `ExitCode`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The stages, one line each: where the page is, and its version.
 
-Raise a version when a stage gives other results for the same config; a golden-value test says when that is.
+Raise a version when a stage gives other results for the same config; a golden-value test says when
+that is.
 """
 
 from __future__ import annotations

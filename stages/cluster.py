@@ -61,14 +61,14 @@ class RayCluster:
         self.address = address or os.environ.get("RAY_ADDRESS") or LOCAL_DASHBOARD
         if not self.address.startswith(("http://", "https://")):
             raise ConfigError(
-                f"RAY_ADDRESS must be the dashboard's address, as in http://head:8265 (jobs go through it), "
-                f"found '{self.address}'"
+                "RAY_ADDRESS must be the dashboard's address, as in http://head:8265 "
+                f"(jobs go through it), found '{self.address}'"
             )
 
     def submit(
         self, job_id: str, request: Path, resources: Resources, metadata: Mapping[str, str]
     ) -> None:
-        """Submit the stage process for `request`; a job with this id that exists already is left alone.
+        """Submit the stage process for `request`; a job that has this id already is left alone.
 
         Raises:
             TransientError: if the cluster cannot be reached.

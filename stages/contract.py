@@ -1,6 +1,7 @@
 """What every stage agrees on: Config, Inputs, Context, Result, and how a process ends.
 
-A stage is one page with a `Config`, and `run(config, inputs, context) -> Result`. It knows neither Prefect nor MLflow.
+A stage is one page with a `Config`, and `run(config, inputs, context) -> Result`. It knows neither
+Prefect nor MLflow.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ class ExitCode(IntEnum):
 
 
 def semantic(default: Any = ..., description: str = "", **constraints: Any) -> Any:
-    """Declare a config field that can change a stage's result, so that it is part of the stage key."""
-    extra = {"semantic": True}
+    """Declare a config field that can change a stage's result, and so is part of the stage key."""
+    extra: dict[str, Any] = {"semantic": True}
     return Field(default, description=description, json_schema_extra=extra, **constraints)
 
 
 def operational(default: Any = ..., description: str = "", **constraints: Any) -> Any:
     """Declare a config field that changes only how fast, where or how visibly a stage runs."""
-    extra = {"semantic": False}
+    extra: dict[str, Any] = {"semantic": False}
     return Field(default, description=description, json_schema_extra=extra, **constraints)
 
 
@@ -91,7 +92,8 @@ class Context:
         attempt_dir: this attempt's own directory; checkpoints and the artifact go below it.
         earlier_attempts: directories of earlier attempts at the same key, newest first; read only.
         sink: where curves and progress go.
-        should_stop: becomes true after SIGTERM; a training stage then saves and raises `StoppedError`.
+        should_stop: becomes true after SIGTERM; a training stage then saves and raises
+            `StoppedError`.
     """
 
     attempt_dir: Path
@@ -112,14 +114,17 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """What a stage made: the files below `context.artifact_dir`, and the numbers that describe them."""
+    """What a stage made: the files below `context.artifact_dir`, and numbers that describe them."""
 
     kind: ArtifactKind
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 Inputs = Mapping[str, Path]
-"""Local directories that the graph provides, by role: `policy`, `reference`, `reward_model`, `dataset`, …"""
+"""Local directories that the graph provides, by role.
+
+`policy`, `reference`, `reward_model`, `dataset`, …
+"""
 
 
 @dataclass(frozen=True)
@@ -129,7 +134,8 @@ class StageSpec:
     Attributes:
         name: the stage's name, as in the store, in job ids and on the command line.
         page: the module that holds `Config` and `run`.
-        version: raised when the stage's results change for an unchanged config; part of the stage key.
+        version: raised when the stage's results change for an unchanged config; part of the stage
+            key.
         required: input roles that must be given.
         optional: input roles that may be given.
     """

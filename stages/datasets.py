@@ -1,20 +1,21 @@
-"""Rows of a dataset, in one shape each: demonstrations, pairs, prompts. The only module that imports `datasets`.
+"""Rows of a dataset, in one shape each: demonstrations, pairs, prompts.
 
-Recognised columns: `messages`; or `prompt` with `response` (also `completion`); or `prompt`, `chosen`, `rejected`; or
-`chosen` and `rejected` as whole conversations. Each may be a text or a list of messages. Other names are mapped with
-`columns`.
+The only module that imports `datasets`. Recognised columns: `messages`; or `prompt` with `response`
+(also `completion`); or `prompt`, `chosen`, `rejected`; or `chosen` and `rejected` as whole
+conversations. Each may be a text or a list of messages. Other names are mapped with `columns`.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import datasets
+from datasets.exceptions import DatasetGenerationError
 
 from stages.settings import CafeData, Data, FileData
 from training_core.data import cafe
@@ -27,7 +28,7 @@ LOADERS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet", 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A prompt and the response to imitate; `is_finished` is False for a sampled one that was cut."""
+    """A prompt and the response to imitate; `is_finished` is False where sampling cut it short."""
 
     prompt: Messages
     response: str
@@ -145,7 +146,10 @@ def _preference(row: _Row) -> Preference:
     *prompt, _ = row.messages("chosen", "assistant")
     *other, _ = row.messages("rejected", "assistant")
     if not prompt or prompt != other:
-        expected = "a field 'prompt', or whole conversations in chosen and rejected that differ in the last message only"
+        expected = (
+            "a field 'prompt', or whole conversations in chosen and rejected that differ in the "
+            "last message only"
+        )
         raise row.error("chosen", expected, prompt)
     return Preference(tuple(prompt), row.text("chosen"), row.text("rejected"))
 
@@ -166,7 +170,9 @@ def _rows(data: Data | Path, kind: cafe.Kind) -> list[_Row]:
     size = min(len(table), data.limit or len(table))
     if size == 0:
         raise DataError(f"{origin} has no rows")
-    return [_Row(v, origin, i, data.columns) for i, v in enumerate(table.select(range(size)), 1)]
+    # Unformatted, a Dataset yields dictionaries; its annotations allow for every other format too.
+    chosen = cast("Iterable[Mapping[str, Any]]", table.select(range(size)))
+    return [_Row(v, origin, i, data.columns) for i, v in enumerate(chosen, 1)]
 
 
 def _load(data: Any) -> tuple[datasets.Dataset, str]:
@@ -179,7 +185,7 @@ def _load(data: Any) -> tuple[datasets.Dataset, str]:
         raise DataError(f"{path}: expected a file ending in one of {', '.join(LOADERS)} (also .gz)")
     try:
         return datasets.load_dataset(loader, data_files=str(path), split="train"), path.name
-    except (datasets.exceptions.DatasetGenerationError, FileNotFoundError) as error:
+    except (DatasetGenerationError, FileNotFoundError) as error:
         raise DataError(f"{path} cannot be read as {loader}: {error.__cause__ or error}") from error
 
 

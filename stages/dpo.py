@@ -50,6 +50,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.examples import encode_pairs, pair_batches, reference_logprobs
     from stages.offline import best_device, fit
     from training_core.algorithms.preference_losses import PREFERENCE_LOSSES
+    from training_core.data import chat
     from training_core.models import hub
     from training_core.objectives.preference import preference
 
@@ -57,7 +58,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     if source is None:
         raise ConfigError("dpo needs `data` in its config, or a dataset from the graph")
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    pad_id, budget = int(tokenizer.pad_token_id), config.training.micro_batch_tokens
+    pad_id, budget = chat.pad_id(tokenizer), config.training.micro_batch_tokens
     pairs = encode_pairs(tokenizer, preferences(source), max_tokens=config.training.max_tokens)
 
     reference = hub.freeze(hub.load_policy(inputs["reference"])).to(best_device())
@@ -116,6 +117,7 @@ def _require_no_preference_yet(
     loss = float(dpo(sums[:, 0], sums[:, 1], beta=1.0, label_smoothing=0.0).mean())
     if not math.isclose(loss, math.log(2), abs_tol=1e-3):
         raise MismatchError(
-            f"policy and reference are one model, so the DPO loss must start at ln 2 = 0.6931, found {loss:.4f} "
-            f"(torch {torch.__version__}): the reference's log-probabilities are wrong"
+            "policy and reference are one model, so the DPO loss must start at ln 2 = 0.6931, "
+            f"found {loss:.4f} (torch {torch.__version__}): "
+            "the reference's log-probabilities are wrong"
         )

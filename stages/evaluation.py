@@ -26,14 +26,16 @@ class Config(StageConfig):
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
-    """Sample from the inputs `policy`, `baseline` and every further policy, with one seed, and judge them all.
+    """Sample from `policy`, `baseline` and every further policy, with one seed, and judge them all.
 
-    Further policies are inputs whose role starts with `policy_`; they appear in the artifact under the rest of
-    their role. The artifact holds `summary.json` (the numbers of every policy) and `samples.jsonl` (the responses).
+    Further policies are inputs whose role starts with `policy_`; they appear in the artifact under
+    the rest of their role. The artifact holds `summary.json` (the numbers of every policy) and
+    `samples.jsonl` (the responses).
 
-    Metrics of `policy`: `mean_reward`, `reward_stderr`, `win_rate` against the baseline (a tie is half a win) with its
-    95 % interval `win_rate_low`, `win_rate_high`, `kl_to_baseline` (nats per response), `response_tokens`,
-    `finished_fraction`; and `baseline_mean_reward`, `baseline_reward_stderr`.
+    Metrics of `policy`: `mean_reward`, `reward_stderr`, `win_rate` against the baseline (a tie is
+    half a win) with its 95 % interval `win_rate_low`, `win_rate_high`, `kl_to_baseline` (nats per
+    response), `response_tokens`, `finished_fraction`; and `baseline_mean_reward`,
+    `baseline_reward_stderr`.
     """
     import json
 

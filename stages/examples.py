@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 def encode_demonstrations(
     tokenizer: Any, rows: Sequence[Demonstration], *, max_tokens: int
 ) -> list[Example]:
-    """Tokenise demonstrations; those longer than `max_tokens` are dropped and counted in the log."""
+    """Tokenise demonstrations; longer ones than `max_tokens` are dropped and counted in the log."""
     encoded = [
         encode_response(
             tokenizer,
@@ -37,7 +37,7 @@ def encode_demonstrations(
 
 
 def encode_pairs(tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int) -> list[Pair]:
-    """Tokenise pairs; those with a side longer than `max_tokens` are dropped and counted in the log."""
+    """Tokenise pairs; those with a side over `max_tokens` are dropped and counted in the log."""
     encoded: list[Pair | None] = []
     for i, row in enumerate(rows, 1):
         prompt = encode_prompt(tokenizer, str(i), row.prompt)
@@ -79,7 +79,10 @@ def pair_batches(
     device: torch.device,
     ref_logprobs: torch.Tensor | None = None,
 ) -> Callable[[int], list[PairBatch]]:
-    """Build step -> micro-batches over `pairs`; `ref_logprobs` is [number of pairs, 2] (chosen, rejected)."""
+    """Build step -> micro-batches over `pairs`.
+
+    `ref_logprobs` is [number of pairs, 2]: chosen, rejected.
+    """
 
     def batch_of(step: int) -> list[PairBatch]:
         indices = batch_indices(

@@ -28,7 +28,10 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_tree(root: Path) -> str:
-    """Digest of the relative names and contents of all visible files below `root`, or of the file `root`."""
+    """Digest of names and contents of all visible files below `root`, or of the file `root`.
+
+    Names are relative to `root`.
+    """
     if root.is_file():
         return digest_of_file(root)
     files = (p for p in sorted(root.rglob("*")) if p.is_file() and not p.name.startswith("."))
@@ -60,7 +63,8 @@ def stage_key(spec: StageSpec, config: StageConfig, inputs: Mapping[str, str]) -
     Args:
         spec: gives the stage's name and version.
         config: its semantic fields count.
-        inputs: digest of each input by role (outputs of parents, contents of datasets, base-model revisions).
+        inputs: digest of each input by role (outputs of parents, contents of datasets, base-model
+            revisions).
 
     Returns:
         64 hexadecimal digits; the same on every machine.

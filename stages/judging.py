@@ -1,4 +1,4 @@
-"""Sample from several policies on the same prompts and score the responses: the heavy half of evaluation."""
+"""Sample from several policies on the same prompts and score: the heavy half of evaluation."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from stages.sampling import (
     sample_groups,
     sampling_of,
 )
+from training_core.data import chat
 from training_core.data.batching import collate, cut_by_tokens
 from training_core.models import hub
 from training_core.models.causal_lm import logprobs
@@ -40,14 +41,14 @@ class Judged:
 
 
 def judge_policies(config: Any, inputs: Inputs, context: Context) -> dict[str, Judged]:
-    """Judge every policy among the inputs with one engine, whose weights are exchanged between them.
+    """Judge every policy among the inputs with one engine, whose weights are exchanged in between.
 
     Returns:
         By name: `baseline`, `policy`, and the rest of each role that starts with `policy_`.
     """
     directories = _policies(inputs)
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    pad_id = int(tokenizer.pad_token_id)
+    pad_id = chat.pad_id(tokenizer)
     prompts = load_prompts(config.prompts, tokenizer, config.rollouts)
     reward = build_reward(config.reward, inputs)
     baseline = hub.freeze(hub.load_policy(directories["baseline"]))

@@ -1,4 +1,4 @@
-"""The shared body of the stages that fit a model to a fixed dataset: resume, loop, log, save, stop."""
+"""The body of the stages that fit a model to a fixed dataset: resume, loop, log, save, stop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def fit(
     """
     if num_examples == 0:
         raise DataError(
-            f"no example is left to train on: each is longer than max_tokens={training.max_tokens}; raise it"
+            "no example is left to train on: each is longer than "
+            f"max_tokens={training.max_tokens}; raise it"
         )
     total = steps_in(num_examples, training.batch_size, training.epochs)
     engine = make_engine(model, training.optimizer, total)

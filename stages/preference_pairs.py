@@ -1,4 +1,4 @@
-"""Preference pairs from a policy's own responses: sample a group per prompt, pair the best with the worst."""
+"""Preference pairs from a policy's own responses: of a group per prompt, the best and the worst."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Config(StageConfig):
     )
     keep_unfinished: bool = semantic(
         False,
-        "Use responses that were cut by the token limit too (without an end token), for open-ended texts.",
+        "Use responses that were cut by the token limit too (without an end token), "
+        "for open-ended texts.",
     )
     unscored_limit: float = semantic(
         0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
@@ -33,9 +34,12 @@ class Config(StageConfig):
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
-    """Write `data.jsonl` with one {prompt, chosen, rejected, chosen_reward, rejected_reward} per usable prompt.
+    """Write `data.jsonl` with one pair per usable prompt.
 
-    Metrics: `prompts`, `pairs`, `dropped` (equal, unfinished or under the margin), `mean_reward`, `mean_margin`.
+    A row is {prompt, chosen, rejected, chosen_reward, rejected_reward}.
+
+    Metrics: `prompts`, `pairs`, `dropped` (equal, unfinished or under the margin), `mean_reward`,
+    `mean_margin`.
     """
     from statistics import fmean
 
@@ -60,9 +64,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     ]
     if not rows:
         raise DataError(
-            f"none of {len(groups)} prompts gave a pair: all responses of a prompt have rewards within "
-            f"{config.min_margin} of each other, or were cut by the token limit; raise group_size, lower min_margin, or set "
-            "keep_unfinished"
+            f"none of {len(groups)} prompts gave a pair: all responses of a prompt have rewards "
+            f"within {config.min_margin} of each other, or were cut by the token limit; "
+            "raise group_size, lower min_margin, or set keep_unfinished"
         )
     write_jsonl(context.artifact_dir / "data.jsonl", rows)
     metrics = {

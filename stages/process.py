@@ -1,4 +1,7 @@
-"""One stage as an operating-system process: request in, manifest or error out, an exit code that says why."""
+"""One stage as an operating-system process: request in, manifest or error out.
+
+The exit code says why it ended.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,8 @@ def run_request(path: Path) -> int:
     """Run the stage that the file `path` asks for and publish its manifest.
 
     Returns:
-        An `ExitCode`; errors that Ratchet knows are also written to `error.json` beside the request.
+        An `ExitCode`; errors that Ratchet knows are also written to `error.json` beside the
+        request.
     """
     attempt_dir = path.resolve().parent
     _log_to(attempt_dir / "log.txt")

@@ -1,4 +1,7 @@
-"""Rejection sampling: sample a group per prompt, keep the best response; the artifact is a dataset for SFT."""
+"""Rejection sampling: sample a group per prompt, keep the best response.
+
+The artifact is a dataset for SFT.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ class Config(StageConfig):
     group_size: int = semantic(8, "Responses per prompt, of which the best is kept.", ge=2)
     keep_unfinished: bool = semantic(
         False,
-        "Keep responses that were cut by the token limit too (without an end token), for open-ended texts.",
+        "Keep responses that were cut by the token limit too (without an end token), "
+        "for open-ended texts.",
     )
     unscored_limit: float = semantic(
         0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
@@ -54,7 +58,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     best = [max(group, key=lambda s: s.reward) for group in usable if group]
     if not best:
         raise DataError(
-            "no response ended before the token limit; raise rollouts.max_response_tokens or set keep_unfinished"
+            "no response ended before the token limit; raise rollouts.max_response_tokens "
+            "or set keep_unfinished"
         )
     rows = [
         {

@@ -26,15 +26,19 @@ class Config(StageConfig):
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
-    """Fit the Bradley-Terry likelihood; the artifact is an `AutoModelForSequenceClassification` of one label.
+    """Fit the Bradley-Terry likelihood.
 
-    Metrics: `heldout_accuracy`, `heldout_pairs`, `train_pairs`, `reward_mean` and `reward_std` (also stored in its config).
+    The artifact is an `AutoModelForSequenceClassification` of one label.
+
+    Metrics: `heldout_accuracy`, `heldout_pairs`, `train_pairs`, `reward_mean` and `reward_std`
+    (also stored in its config).
     """
     from stages.datasets import preferences
     from stages.examples import encode_pairs, pair_batches
     from stages.measure import pair_scores
     from stages.offline import best_device, fit
     from training_core.algorithms.reward_losses import bradley_terry
+    from training_core.data import chat
     from training_core.models import hub
     from training_core.objectives.preference import pairwise_reward
 
@@ -42,7 +46,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     if source is None:
         raise ConfigError("reward_model needs `data` in its config, or a dataset from the graph")
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    limit, pad_id = config.training.max_tokens, int(tokenizer.pad_token_id)
+    limit, pad_id = config.training.max_tokens, chat.pad_id(tokenizer)
     pairs = encode_pairs(tokenizer, preferences(source), max_tokens=limit)
     if config.eval_data:
         heldout = encode_pairs(tokenizer, preferences(config.eval_data), max_tokens=limit)

@@ -29,11 +29,13 @@ from training_core.types import Prompt, Rollout
 log = logging.getLogger(__name__)
 
 PROBES = 16
-"""Rollouts whose log-probabilities are recomputed by the trainer's model after an engine is opened."""
+"""Rollouts whose log-probabilities the trainer's model recomputes after an engine is opened."""
 
 
 def load_prompts(data: Data, tokenizer: Any, rollouts: Rollouts) -> list[Prompt]:
-    """Load and tokenise prompts; those that leave no room for a response are dropped and counted in the log.
+    """Load and tokenise prompts.
+
+    Those that leave no room for a response are dropped and counted in the log.
 
     Raises:
         DataError: if none is left.
@@ -51,7 +53,8 @@ def load_prompts(data: Data, tokenizer: Any, rollouts: Rollouts) -> list[Prompt]
         )
     if not kept:
         raise DataError(
-            f"no prompt fits into max_tokens - max_response_tokens = {room} tokens; raise max_tokens"
+            f"no prompt fits into max_tokens - max_response_tokens = {room} tokens; "
+            "raise max_tokens"
         )
     return kept
 

@@ -1,4 +1,4 @@
-"""Groups of scored rollouts from a policy that stays as it is: the body of the stages that make datasets."""
+"""Groups of scored rollouts from a fixed policy: the body of the stages that make datasets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stages.sampling import (
     sampling_of,
 )
 from stages.settings import Data, Reward, Rollouts
+from training_core.data.chat import pad_id
 from training_core.models import hub
 from training_core.rewards.reward import score
 from training_core.types import ScoredRollout
@@ -45,7 +46,7 @@ def sample_and_score(
         context=context,
     )
     flat = [rollout for group in groups for rollout in group]
-    prove_engine(engine, policy, flat, rollouts, int(tokenizer.pad_token_id))
+    prove_engine(engine, policy, flat, rollouts, pad_id(tokenizer))
     engine.close()
     scored = score(build_reward(reward, inputs), flat, unscored_limit=unscored_limit)
     by_prompt: dict[str, list[ScoredRollout]] = {}

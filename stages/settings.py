@@ -1,4 +1,7 @@
-"""Pieces of configuration that several stages share. Reading them imports neither torch nor transformers."""
+"""Pieces of configuration that several stages share.
+
+Reading them imports neither torch nor transformers.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,10 @@ class CafeData(Block):
 
 
 class FileData(Block):
-    """A local file: json, jsonl (also .gz), csv, parquet or arrow; its content is part of the stage key."""
+    """A local file: json, jsonl (also .gz), csv, parquet or arrow.
+
+    Its content is part of the stage key.
+    """
 
     name: Literal["files"] = semantic("files", "Which kind of source this is.")
     path: str = operational(..., "File, relative to `data_root`.")
@@ -116,18 +122,23 @@ BaseModelSource = Annotated[ScratchModel | LocalModel | HubModel, Field(discrimi
 
 
 class Rollouts(Block):
-    """How responses are sampled; always from the whole distribution, so that their probabilities are known."""
+    """How responses are sampled.
+
+    Always from the whole distribution, so that their probabilities are known.
+    """
 
     engine: Literal["auto", "vllm", "transformers"] = semantic(
         "auto",
-        "auto takes vLLM where it can run the model, else transformers, and the log says which and why.",
+        "auto takes vLLM where it can run the model, else transformers, "
+        "and the log says which and why.",
     )
     max_response_tokens: int = semantic(256, "Longest response.", gt=0)
     max_tokens: int = semantic(1024, "Longest prompt and response together.", gt=1)
     temperature: float = semantic(1.0, "Of the sampled distribution.", gt=0)
     logprob_gap_limit: float = semantic(
         0.02,
-        "Largest mean difference between sampler's and trainer's log-probabilities, in nats per token.",
+        "Largest mean difference between sampler's and trainer's log-probabilities, "
+        "in nats per token.",
         gt=0,
     )
     gpu_memory_fraction: float = operational(

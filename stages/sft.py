@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: imitate responses, from a base model or from a policy that the graph provides."""
+"""Supervised fine-tuning: imitate responses, from a base model or from a policy of the graph."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.datasets import demonstrations
     from stages.examples import encode_demonstrations, example_batches
     from stages.offline import best_device, fit
+    from training_core.data import chat
     from training_core.models import hub
     from training_core.objectives.supervised import supervised
 
     rows = demonstrations(_source("data", config.data, inputs.get("dataset")))
     model, tokenizer = _start(config, inputs, rows)
     model.to(best_device())
-    limit, pad_id = config.training.max_tokens, int(tokenizer.pad_token_id)
+    limit, pad_id = config.training.max_tokens, chat.pad_id(tokenizer)
     examples = encode_demonstrations(tokenizer, rows, max_tokens=limit)
     heldout_rows = demonstrations(config.eval_data) if config.eval_data else []
     heldout = encode_demonstrations(tokenizer, heldout_rows, max_tokens=limit)
@@ -72,7 +73,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 def _source(field: str, configured: Any, given: Any) -> Any:
     if (configured is None) == (given is None):
         raise ConfigError(
-            f"sft needs either `{field}` in its config or an input from the graph, not both or neither"
+            f"sft needs either `{field}` in its config or an input from the graph, "
+            "not both or neither"
         )
     return configured or given
 

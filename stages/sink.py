@@ -1,4 +1,7 @@
-"""Curves, progress and a heartbeat as files in the attempt directory; whoever follows the stage reads them there."""
+"""Curves, progress and a heartbeat as files in the attempt directory.
+
+Whoever follows the stage reads them there.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ class FileSink:
         replace_json(self._progress, {"done": done, "total": total, "text": text})
 
     def rewind(self, history: Path, step: int) -> None:
-        """Start the curves with what `history` has up to `step`, so that a resumed run has one whole curve."""
+        """Start the curves with what `history` has up to `step`.
+
+        So a resumed run has one whole curve.
+        """
         lines = [line for line in read_jsonl(history) if line["step"] <= step]
         self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -69,7 +75,7 @@ class Heartbeat:
 
 
 def replace_json(path: Path, value: Mapping[str, object]) -> None:
-    """Write a small JSON file so that a reader sees the old one or the new one, never half of one."""
+    """Write a small JSON file; a reader sees the old one or the new one, never half of one."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(json.dumps(value))
     draft.replace(path)

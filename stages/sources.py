@@ -1,4 +1,7 @@
-"""What a config points at outside the graph: files, hub revisions. Their contents belong to the stage key."""
+"""What a config points at outside the graph: files, hub revisions.
+
+Their contents belong to the stage key.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +82,9 @@ def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
         info = HfApi().repo_info(repo, repo_type=kind, revision=revision)
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
         raise DataError(
-            f"the hub did not tell the commit of {kind} {repo}@{revision} ({error}); check the name, your HF_TOKEN and the "
-            "network, or write the 40-digit commit as `revision`"
+            f"the hub did not tell the commit of {kind} {repo}@{revision} ({error}); "
+            "check the name, your HF_TOKEN and the network, "
+            "or write the 40-digit commit as `revision`"
         ) from error
     return str(info.sha)
 
@@ -88,7 +92,8 @@ def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
 def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:
     """Describe every named file or directory that is not there."""
     return [
-        f"{field}: there is no file or directory {path}; set data_root (or RATCHET_SHARED) to where the data is"
+        f"{field}: there is no file or directory {path}; "
+        "set data_root (or RATCHET_SHARED) to where the data is"
         for field, path in local_sources(block, prefix)
         if not Path(path).exists()
     ]

@@ -3,8 +3,8 @@
     <store>/stages/<stage>/<key>/manifest.json        exists if and only if the stage is done
     <store>/stages/<stage>/<key>/attempts/a1/…        one directory per submission, private to it
 
-The manifest is written by the stage's own process and published with a hard link, which fails if one exists:
-the first to finish wins. Nothing else decides whether a stage is done.
+The manifest is written by the stage's own process and published with a hard link, which fails if
+one exists: the first to finish wins. Nothing else decides whether a stage is done.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Manifest(BaseModel):
 
     Attributes:
         stage: the stage's name.
-        step: its name in the flow that asked for it first (`rejection_sft` is a step of stage `sft`).
+        step: its name in the flow that asked for it first (`rejection_sft` is a step of stage
+            `sft`).
         version: the stage's version.
         key: the stage key.
         kind: what was made.
@@ -121,8 +122,8 @@ class Store:
     def find(self, stage: str, key: str) -> Manifest | None:
         """Return the manifest of a finished stage whose files are all there, or None.
 
-        A manifest whose files are missing or of another size is set aside as `manifest.corrupt-<time>.json`, so
-        that the stage runs again.
+        A manifest whose files are missing or of another size is set aside as
+        `manifest.corrupt-<time>.json`, so that the stage runs again.
         """
         path = self.stage_dir(stage, key) / MANIFEST
         try:
@@ -136,7 +137,10 @@ class Store:
         return manifest
 
     def set_aside(self, stage: str, key: str, *, once_for: str) -> None:
-        """Rename the manifest, so that the stage is done again; a second call for the same `once_for` does nothing."""
+        """Rename the manifest, so that the stage is done again.
+
+        A second call for the same `once_for` does nothing.
+        """
         directory = self.stage_dir(stage, key)
         mark = directory / f"set-aside-{once_for}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -158,7 +162,9 @@ class Store:
         )
 
     def verify(self, manifest: Manifest, *, full: bool = False) -> None:
-        """Check the artifact's files against the manifest: existence, size, safetensors header; with `full`, contents.
+        """Check the artifact's files against the manifest.
+
+        Existence, size and safetensors header; with `full`, contents too.
 
         Raises:
             IntegrityError: naming the first bad file.

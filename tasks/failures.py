@@ -25,7 +25,7 @@ PERMANENT: dict[int, type[RatchetError]] = {
     ExitCode.DISK_FULL: StorageFullError,
 }
 PYTHON_ERROR = 1
-"""Exit code of an uncaught exception: a bug or a missing package, which another try will meet again."""
+"""Exit code of an uncaught exception: a bug or a missing package, which another try meets again."""
 
 
 def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:

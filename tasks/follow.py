@@ -1,4 +1,7 @@
-"""Follow a running attempt: its log to the run's log, its progress to an artifact, its curves to MLflow."""
+"""Follow a running attempt.
+
+Its log goes to the run's log, its progress to an artifact, its curves to MLflow.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from stages.cluster import JobInfo, JobStatus, RayCluster
+from stages.store import Request
 from tasks.registry import Registry
 from tasks.submission import Attempt, is_alive
 from training_core.errors import TransientError
@@ -108,8 +112,10 @@ class ProgressBar:
 class CurveMirror:
     """Copies `metrics.jsonl` into the stage's MLflow run as it grows; an outage only delays it."""
 
-    def __init__(self, registry: Registry, attempt: Attempt, run: dict[str, str]) -> None:
-        self._registry, self._run = registry, run
+    def __init__(
+        self, registry: Registry, attempt: Attempt, request: Request, lifecycle: str
+    ) -> None:
+        self._registry, self._request, self._lifecycle = registry, request, lifecycle
         self._path = attempt.directory / "metrics.jsonl"
         self._next = 0.0
         self._run_id: str | None = None
@@ -119,9 +125,13 @@ class CurveMirror:
         if time.monotonic() < self._next or not self._path.exists():
             return
         try:
-            self._run_id = self._run_id or self._registry.run_for(**self._run)
+            self._run_id = self._run_id or self._find_run()
             self._registry.mirror_metrics(self._run_id, self._path)
             self._next = time.monotonic() + MIRROR_SECONDS
         except TransientError as error:
             log.warning("curves wait in %s: %s", self._path.name, error)
             self._next = time.monotonic() + 10 * MIRROR_SECONDS
+
+    def _find_run(self) -> str:
+        request = self._request
+        return self._registry.run_for(self._lifecycle, request.stage, request.step, request.key)

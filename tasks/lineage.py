@@ -18,7 +18,7 @@ from tasks.refs import StageRef
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConflictError, IntegrityError
 
-REGISTRY_RETRIES = [2, 10, 30, 60, 120]
+REGISTRY_RETRIES: list[float] = [2, 10, 30, 60, 120]
 
 
 @task(
@@ -119,8 +119,9 @@ def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef
     manifest = connections.store.find(version.stage, version.stage_key)
     if manifest is None:
         raise IntegrityError(
-            f"{version.uri} was made by {version.stage} {version.stage_key[:12]}, which is damaged in or gone from "
-            "the store; roll back to an older version, or run the flow that made it"
+            f"{version.uri} was made by {version.stage} {version.stage_key[:12]}, "
+            "which is damaged in or gone from the store; "
+            "roll back to an older version, or run the flow that made it"
         )
     return StageRef(
         stage=manifest.stage,
@@ -136,7 +137,7 @@ def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef
 
 
 def evidence_metrics(against_champion: StageRef, against_sft: StageRef) -> Mapping[str, float]:
-    """Join both evaluations into what the gate reads: wins over the champion, divergence from SFT."""
+    """Join both evaluations into what the gate reads: wins over champion, divergence from SFT."""
     return {**against_champion.metrics, "kl_to_reference": against_sft.metrics["kl_to_baseline"]}
 
 

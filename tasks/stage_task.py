@@ -1,8 +1,10 @@
 """The one wrapper around every stage: reuse it, or submit it and follow it to its manifest.
 
-    key -> manifest? then `Reused` -> attach or submit -> follow -> manifest? then a ref -> else classify the end
+    key -> manifest? then `Reused`
+        -> attach or submit -> follow -> manifest? then a ref -> else classify the end
 
-The truth is the manifest: neither the job's status nor Prefect's cache. Retries live here and nowhere else.
+The truth is the manifest: neither the job's status nor Prefect's cache. Retries live here and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -107,8 +109,7 @@ def _run(job: StageJob, request: Request, connections: Connections, log: Any) ->
         connections.store, connections.cluster, request, job.config.resources
     )
     log.info("%s job %s", "attached to" if was_there else "submitted", attempt.job_id)
-    run = {"lifecycle": job.lifecycle, "stage": request.stage, "step": job.step, "key": request.key}
-    mirror = CurveMirror(connections.registry, attempt, run)
+    mirror = CurveMirror(connections.registry, attempt, request, job.lifecycle)
     info = follow(attempt, connections.cluster, mirror, job.step, log)
     leave_waiters(connections.store, request.stage, request.key, waiter)
     manifest = connections.store.find(request.stage, request.key)

@@ -32,8 +32,8 @@ def attach_or_submit(
 ) -> tuple[Attempt, bool]:
     """Return the attempt that is working on `request`, starting one if none is.
 
-    Two callers at once end up with one attempt: making its directory decides who made it, and submitting an id
-    that exists is the same as attaching to it.
+    Two callers at once end up with one attempt: making its directory decides who made it, and
+    submitting an id that exists is the same as attaching to it.
 
     Returns:
         The attempt, and whether it was already there.

@@ -1,4 +1,4 @@
-"""What the tests of all floors share: no network, no traces in the user's home, and a tiny model."""
+"""What all tests share: no network, no traces in the home folder, and a tiny model."""
 
 from __future__ import annotations
 

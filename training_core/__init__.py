@@ -1,1 +1,4 @@
-"""Losses, data, models, the training loop, rollout engines and rewards; needs torch, transformers and safetensors only."""
+"""Losses, data, models, the training loop, rollout engines and rewards.
+
+Needs torch, transformers and safetensors only.
+"""

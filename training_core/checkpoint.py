@@ -2,8 +2,9 @@
 
     <root>/step-00000100/{<model>.safetensors…, state.pt, COMPLETE}
 
-Everything is written into a hidden directory, fsynced, and renamed; `COMPLETE` is written last and lists the
-files with their sizes. The older checkpoint is deleted only after that, so one that loads always exists.
+Everything is written into a hidden directory, fsynced, and renamed; `COMPLETE` is written last and
+lists the files with their sizes. The older checkpoint is deleted only after that, so one that loads
+always exists.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def save(
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise StorageFullError(
-                f"no space left to save step {step} in {root}; free some, then run the stage again: "
-                "it resumes from the last complete checkpoint"
+                f"no space left to save step {step} in {root}; free some, then run the stage "
+                "again: it resumes from the last complete checkpoint"
             ) from error
         raise
     for old in complete_checkpoints([root])[keep:]:

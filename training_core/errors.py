@@ -1,16 +1,16 @@
 """The family tree of Ratchet's own errors.
 
     RatchetError
-    ├── InputError            the person who started this must change something; never retried
-    │   ├── ConfigError       a key or value in a preset, an override or a request
-    │   └── DataError         a row, a field or a file of a dataset; a model directory that is not one
-    ├── NonFiniteError        a loss, gradient or log-probability is NaN or infinite; never retried
-    ├── MismatchError         sampler and trainer disagree about the policy; never retried
-    ├── StorageFullError      no space left where a stage writes; never retried
-    ├── IntegrityError        bytes on disk are not what their manifest or marker says
-    ├── ConflictError         what a decision was based on has moved; judge again, never overwrite
-    ├── StoppedError          the stage was asked to stop, has saved, and can be resumed
-    └── TransientError        a lost worker, node or connection; retried with backoff
+    ├── InputError         the person who started this must change something; never retried
+    │   ├── ConfigError    a key or value in a preset, an override or a request
+    │   └── DataError      a row, a field or a file of a dataset; a model directory that is not one
+    ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
+    ├── MismatchError      sampler and trainer disagree about the policy; never retried
+    ├── StorageFullError   no space left where a stage writes; never retried
+    ├── IntegrityError     bytes on disk are not what their manifest or marker says
+    ├── ConflictError      what a decision was based on has moved; judge again, never overwrite
+    ├── StoppedError       the stage was asked to stop, has saved, and can be resumed
+    └── TransientError     a lost worker, node or connection; retried with backoff
 
 Every message says what was expected, what was found, and what to do.
 """

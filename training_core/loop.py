@@ -1,7 +1,8 @@
 """The one training loop: every optimizer step of every stage is made here.
 
-`train_steps` is a generator. It yields a report after each optimizer step, and the stage decides, in plain
-code between two yields, when to log, evaluate, save or stop. There are no callbacks and no trainer object.
+`train_steps` is a generator. It yields a report after each optimizer step, and the stage decides,
+in plain code between two yields, when to log, evaluate, save or stop. There are no callbacks and no
+trainer object.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def train_steps(
 ) -> Iterator[StepReport]:
     """Make one optimizer step per batch and report it.
 
-    The objective returns a sum and a count. Both are added over micro-batches (and ranks), and the gradient
-    is divided once, so that it does not depend on how the batch was cut.
+    The objective returns a sum and a count. Both are added over micro-batches (and ranks), and the
+    gradient is divided once, so that it does not depend on how the batch was cut.
 
     Args:
         engine: holds model, optimizer and schedule.
@@ -40,7 +41,8 @@ def train_steps(
         One report per optimizer step, numbered from `first_step + 1`.
 
     Raises:
-        NonFiniteError: if a loss or the gradient is NaN or infinite; the weights are then still the last good ones.
+        NonFiniteError: if a loss or the gradient is NaN or infinite; the weights are then still the
+            last good ones.
 
     Source:
         Division by the global count: OpenRLHF#1249, TRL#2615, open-instruct#1498.
@@ -52,7 +54,8 @@ def train_steps(
         grad_norm = engine.step(pooled["loss"].count)
         if not math.isfinite(grad_norm):
             raise NonFiniteError(
-                f"the gradient norm is {grad_norm} at step {step}; the weights of step {step - 1} are kept. "
+                f"the gradient norm is {grad_norm} at step {step}; "
+                f"the weights of step {step - 1} are kept. "
                 "Lower the learning rate, or look at the loss curve in metrics.jsonl"
             )
         metrics = {
@@ -76,7 +79,8 @@ def _backward(
     if not math.isfinite(total):
         raise NonFiniteError(
             f"the loss is {total} in micro-batch {index} of step {step}; "
-            f"the weights of step {step - 1} are kept. Lower the learning rate, or look for a broken row in that batch"
+            f"the weights of step {step - 1} are kept. "
+            "Lower the learning rate, or look for a broken row in that batch"
         )
     engine.backward(loss.total)
     return {"loss": Mean(total, loss.count), **loss.metrics}

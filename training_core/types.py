@@ -1,7 +1,8 @@
-"""The nouns that flow through training: each arrow of the design is a function from one of these to the next.
+"""The nouns that flow through training: each arrow of the design leads from one to the next.
 
-Shapes: B sequences, T tokens. Everything is right-padded; `loss_mask[b, t]` is true where token t is trained, and the
-number that belongs to token t (its log-probability, value, advantage) stands at column t, not at t - 1.
+Shapes: B sequences, T tokens. Everything is right-padded; `loss_mask[b, t]` is true where token t
+is trained, and the number that belongs to token t (its log-probability, value, advantage) stands at
+column t, not at t - 1.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a policy is asked: an id that is unique in its dataset, the messages, the rendered text and its ids."""
+    """What a policy is asked: the messages, the rendered text and its token ids.
+
+    `id` is unique in its dataset.
+    """
 
     id: str
     messages: tuple[Mapping[str, str], ...]

@@ -47,8 +47,8 @@ class Config(StageConfig):
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """Train the input `policy`, kept near the input `reference`; the artifact is the new policy.
 
-    Metrics: means over the last tenth of the rounds of `reward`, `kl` (nats per response), `response_tokens`,
-    and the largest `logprob_gap` between sampler and trainer.
+    Metrics: means over the last tenth of the rounds of `reward`, `kl` (nats per response),
+    `response_tokens`, and the largest `logprob_gap` between sampler and trainer.
     """
     from stages.ppo.controller import train
 

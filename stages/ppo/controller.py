@@ -1,4 +1,7 @@
-"""The controller of PPO: prompts -> rollouts -> rewards -> experience -> update -> weight sync, top to bottom."""
+"""The controller of PPO, top to bottom.
+
+Prompts -> rollouts -> rewards -> experience -> update -> weight sync.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from stages.sampling import build_reward, load_prompts, open_engine, sample_grou
 from training_core.algorithms.policy_losses import ppo_clip
 from training_core.algorithms.value_losses import clipped_value_loss
 from training_core.data.batching import batch_indices
+from training_core.data.chat import pad_id
 from training_core.errors import StoppedError
 from training_core.models import hub
 from training_core.objectives.reinforcement import policy_objective, value_objective
@@ -124,8 +128,8 @@ def _experience(config: Config, cast: Cast, scored: Sequence[ScoredRollout]) -> 
         kl_coef=config.kl_coef,
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
-        pad_id=int(cast.tokenizer.pad_token_id),
-        device=policy.device,
+        pad_id=pad_id(cast.tokenizer),
+        device=next(policy.parameters()).device,
     )
 
 

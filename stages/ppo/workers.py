@@ -1,4 +1,7 @@
-"""The models of PPO as plain classes that know nothing of where they run. Shapes: B sequences, T tokens."""
+"""The models of PPO as plain classes that know nothing of where they run.
+
+Shapes: B sequences, T tokens.
+"""
 
 from __future__ import annotations
 

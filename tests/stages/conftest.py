@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture(scope="session")
 def write_request() -> Callable[..., Path]:
-    """Write what a flow would hand to the stage's process: `write_request(store, stage, config)`."""
+    """Write what a flow hands to a stage's process: `write_request(store, stage, config)`."""
 
     def write(
         store: Store,
@@ -98,4 +98,3 @@ def run_here() -> Callable[[Path], int]:
                     handler.close()
 
     return run
-

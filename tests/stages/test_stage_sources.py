@@ -30,7 +30,9 @@ def test_a_missing_path_is_named_with_its_field(tmp_path):
     (tmp_path / "rows.jsonl").write_text("{}")
     config = rooted(CONFIG, tmp_path)
     (missing,) = missing_sources(config, "sft.")
-    assert missing.startswith(f"sft.base.path: there is no file or directory {tmp_path}/models/tiny")
+    assert missing.startswith(
+        f"sft.base.path: there is no file or directory {tmp_path}/models/tiny"
+    )
     with pytest.raises(DataError, match=r"base\.path: there is no file or directory .*models/tiny"):
         digests_of_sources(config)
 

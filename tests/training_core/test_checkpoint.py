@@ -141,7 +141,7 @@ def test_a_broken_header_is_an_integrity_error_that_names_the_file(tmp_path, nam
 @pytest.mark.xfail(
     strict=True,
     reason="BUG checkpoint: the marker has sizes and no checksums, so a flipped bit is trained on "
-    "(DESIGN: 'bit flip in a checkpoint: an older one is used or the stage says which file is bad')",
+    "(DESIGN: 'bit flip: a complete older checkpoint is used or the stage says which file is bad')",
 )
 def test_a_flipped_bit_in_the_weights_is_never_trained_on(tmp_path):
     save(tmp_path, 1)

@@ -1,4 +1,4 @@
-"""The one training loop: a gradient never depends on how a batch was cut. Shapes: B sequences, T tokens."""
+"""The one training loop: a gradient never depends on how a batch was cut."""
 
 import copy
 import math
@@ -118,7 +118,8 @@ def square(model, micro_batch):
 def test_the_sum_is_divided_once_by_the_global_count():
     micro_batches = [torch.tensor([[1.0], [1.0], [1.0]]), torch.tensor([[3.0]])]
     gradients, report = gradient(linear_model(), square, micro_batches)
-    # loss = w^2 (1 + 1 + 1 + 9) / 4 = 12; d/dw = 2 w * 12 / 4 = 12. A mean of means would give 4 * (1 + 9) = 20.
+    # loss = w^2 (1 + 1 + 1 + 9) / 4 = 12, and d/dw = 2 w * 12 / 4 = 12
+    # (a mean of means would be w^2 (1 + 9) / 2 = 20)
     assert gradients["weight"].item() == pytest.approx(12.0)
     assert report.loss == pytest.approx(12.0)
     assert report.metrics["size"] == pytest.approx(1.5)  # (1 + 1 + 1 + 3) / 4

@@ -7,7 +7,9 @@ from torch import Tensor
 
 
 def token_rewards(rewards: Tensor, kl: Tensor, loss_mask: Tensor, *, kl_coef: float) -> Tensor:
-    """Spread a sequence's reward over its tokens: -kl_coef * KL on each, the reward itself on the last one.
+    """Spread a sequence's reward over its tokens.
+
+    -kl_coef * KL on each, the reward itself on the last one.
 
     Args:
         rewards: [B] one number per response.
@@ -36,8 +38,9 @@ def gae(
         A_t     = delta_t + gamma * lambda * A_{t+1}
         R_t     = A_t + V_t
 
-    t + 1 is the *next masked* token: tokens between (a tool's output, padding) neither decay nor bootstrap.
-    After the last masked token V and A are 0: the response's end is the episode's end, also when it was cut by length.
+    t + 1 is the *next masked* token: tokens between (a tool's output, padding) neither decay nor
+    bootstrap. After the last masked token V and A are 0: the response's end is the episode's end,
+    also when it was cut by length.
 
     Args:
         rewards: [B, T] token rewards.

@@ -25,7 +25,8 @@ def token_logprobs(
         logprob = logits[target] - logsumexp(logits)
         entropy = logsumexp(logits) - sum_v softmax(logits)_v * logits_v
 
-    Logits exist for `chunk_positions` rows at a time, and again, chunk by chunk, in the backward pass.
+    Logits exist for `chunk_positions` rows at a time, and again, chunk by chunk, in the backward
+    pass.
 
     Args:
         hidden: [N, H] final hidden states of the positions that predict `targets`.

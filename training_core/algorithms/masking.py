@@ -44,7 +44,8 @@ def whiten(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
         [B, T], same dtype as `values`.
 
     Source:
-        Advantage normalisation of PPO implementations; Huang et al. 2022, "The 37 Implementation Details of PPO", no. 7.
+        Advantage normalisation of PPO implementations; Huang et al. 2022, "The 37 Implementation
+        Details of PPO", no. 7.
     """
     mean = masked_mean(values, mask)
     variance = masked_mean((values - mean) ** 2, mask)

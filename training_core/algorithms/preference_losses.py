@@ -29,7 +29,8 @@ def dpo(
         [B]; ln 2 where policy and reference agree.
 
     Source:
-        Rafailov et al. 2023, eq. 7, https://arxiv.org/abs/2305.18290; eps: Mitchell 2023, cDPO note, eq. 3.
+        Rafailov et al. 2023, eq. 7, https://arxiv.org/abs/2305.18290;
+        eps: Mitchell 2023, cDPO note, eq. 3.
     """
     margin = beta * (logratio_chosen - logratio_rejected)
     return -(1 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
@@ -49,7 +50,8 @@ def ipo(logratio_chosen: Tensor, logratio_rejected: Tensor, *, beta: float) -> T
         [B].
 
     Source:
-        Azar et al. 2023, eq. 17, https://arxiv.org/abs/2310.12036 (the paper's variant: sums, not length averages).
+        Azar et al. 2023, eq. 17, https://arxiv.org/abs/2310.12036
+        (the paper's variant: sums, not length averages).
     """
     return (logratio_chosen - logratio_rejected - 1 / (2 * beta)) ** 2
 

@@ -22,7 +22,8 @@ def bradley_terry(
         [B]; softplus, so that a large wrong margin does not overflow.
 
     Source:
-        Ouyang et al. 2022, eq. 1, https://arxiv.org/abs/2203.02155; centering: Eisenstein et al. 2023, https://arxiv.org/abs/2312.09244
+        Ouyang et al. 2022, eq. 1, https://arxiv.org/abs/2203.02155;
+        centering: Eisenstein et al. 2023, https://arxiv.org/abs/2312.09244
     """
     return (
         softplus(reward_rejected - reward_chosen)

@@ -20,8 +20,8 @@ def batch_indices(
 ) -> list[int]:
     """Return the examples of batch `step` (0-based).
 
-    The order of each epoch is a permutation that depends on `seed` and the epoch only, so the position in
-    the data is the step number, and a resumed run needs no data state.
+    The order of each epoch is a permutation that depends on `seed` and the epoch only, so the
+    position in the data is the step number, and a resumed run needs no data state.
 
     Args:
         num_examples: size of the dataset.
@@ -44,14 +44,17 @@ def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
 
 
 def cut_by_tokens(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Cut a batch into micro-batches of at most `budget_tokens` padded tokens, neighbours in length together.
+    """Cut a batch into micro-batches of at most `budget_tokens` padded tokens.
+
+    Neighbours in length come together.
 
     Args:
         lengths: tokens of each item.
-        budget_tokens: rows times longest row; an item longer than that gets a micro-batch of its own.
+        budget_tokens: rows times longest row; a longer item gets a micro-batch of its own.
 
     Returns:
-        Lists of positions in `lengths`, the longest items first (so that running out of memory shows at once).
+        Lists of positions in `lengths`, the longest items first (so that running out of memory
+        shows at once).
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True)
     cuts: list[list[int]] = []
@@ -69,8 +72,8 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device | str
     """Right-pad `examples` into tensors.
 
     Returns:
-        A batch of [B, T] with T the longest example. A loss mask on the very first token is dropped, since
-        nothing predicts that token.
+        A batch of [B, T] with T the longest example. A loss mask on the very first token is
+        dropped, since nothing predicts that token.
     """
     width = max(len(e) for e in examples)
     ids = torch.full((len(examples), width), pad_id, dtype=torch.int64)

@@ -5,9 +5,10 @@ A guest orders two or three things, and the waiter answers in one sentence:
     guest   hello i would like two tea and one cake please
     waiter  here are two tea and one cake . enjoy !
 
-A good answer serves exactly what was ordered, wishes the guest well, and does not ramble. The waiters who wrote the
-demonstrations are of mixed quality: they forget or swap things, are curt, or think aloud. So a model that
-imitates them has something left to learn from preferences and from reinforcement.
+A good answer serves exactly what was ordered, wishes the guest well, and does not ramble. The
+waiters who wrote the demonstrations are of mixed quality: they forget or swap things, are curt, or
+think aloud. So a model that imitates them has something left to learn from preferences and from
+reinforcement.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Literal
 
 NUMBERS = ("one", "two", "three", "four", "five")
@@ -62,7 +64,8 @@ def true_reward(guest: str, waiter: str) -> float:
 
         (6 * served + 3 * wished + brief) / 10
 
-    `served` is the share of exactly right (number, dish) pairs among those ordered or served, whichever are more.
+    `served` is the share of exactly right (number, dish) pairs among those ordered or served,
+    whichever are more.
 
     Args:
         guest: what was said to the waiter.
@@ -81,7 +84,7 @@ def true_reward(guest: str, waiter: str) -> float:
 
 def _mentions(text: str) -> list[tuple[str, str]]:
     words = text.split()
-    return [(n, d) for n, d in zip(words, words[1:], strict=False) if n in NUMBERS and d in DISHES]
+    return [(n, d) for n, d in pairwise(words) if n in NUMBERS and d in DISHES]
 
 
 def _orders(rng: random.Random, split: Split, size: int) -> Iterator[Order]:

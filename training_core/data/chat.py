@@ -1,7 +1,8 @@
 """Chat messages to token ids. The only place that knows templates.
 
-A prompt is tokenised by itself, exactly as it is when a response is sampled, and the response is tokenised
-after it. So training and sampling see the same ids, whatever merges a tokenizer would make across the border.
+A prompt is tokenised by itself, exactly as it is when a response is sampled, and the response is
+tokenised after it. So training and sampling see the same ids, whatever merges a tokenizer would
+make across the border.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ CHAT_TEMPLATES: dict[str, str] = {
     "roles": (
         "{{ bos_token }}{% for message in messages %}"
         "{{ '<' + message['role'] + '> ' + message['content'] }}"
-        "{% if message['role'] == 'assistant' %}{{ ' ' + eos_token }}{% endif %}{{ ' ' }}{% endfor %}"
+        "{% if message['role'] == 'assistant' %}{{ ' ' + eos_token }}{% endif %}"
+        "{{ ' ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
     ),
     # Llama 3's headers, with the tokenizer's own end token after every turn.
     "llama3": (
         "{{ bos_token }}{% for message in messages %}"
-        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] + eos_token }}"
+        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+        " + message['content'] + eos_token }}"
         "{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+        "{% if add_generation_prompt %}"
+        "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
+        "{% endif %}"
     ),
 }
 
@@ -39,16 +44,11 @@ def require_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     """Check that the tokenizer can end and pad a response.
 
     Raises:
-        ConfigError: if there is no end token, no chat template, no padding token, or padding is the end token.
+        ConfigError: if there is no end token, no chat template, no padding token, or padding is the
+            end token.
     """
-    if tokenizer.eos_token_id is None:
-        raise ConfigError("the tokenizer has no eos_token, so a response could never end; set one")
-    if tokenizer.pad_token_id is None or tokenizer.pad_token_id == tokenizer.eos_token_id:
-        raise ConfigError(
-            f"the tokenizer needs a pad_token that is not its eos_token ('{tokenizer.eos_token}'), "
-            f"found pad_token={tokenizer.pad_token!r}; a model cannot learn to stop, and a reward model cannot "
-            "find the last token, where the two are the same. Set sft.pad_token to an unused token"
-        )
+    if eos_id(tokenizer) == pad_id(tokenizer):
+        raise _bad_padding(tokenizer)
     if not tokenizer.chat_template:
         raise ConfigError(
             "the tokenizer has no chat template; set sft.chat_template to one of "
@@ -56,18 +56,65 @@ def require_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
+def bos_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """Return the id of the token that begins a text, or None where the tokenizer has none."""
+    token = tokenizer.bos_token_id
+    return token if isinstance(token, int) else None
+
+
+def eos_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the end token.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    token = tokenizer.eos_token_id
+    if not isinstance(token, int):
+        raise ConfigError("the tokenizer has no eos_token, so a response could never end; set one")
+    return token
+
+
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the padding token.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    token = tokenizer.pad_token_id
+    if not isinstance(token, int):
+        raise _bad_padding(tokenizer)
+    return token
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+    """Return the text of a response without its special tokens."""
+    return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _bad_padding(tokenizer: PreTrainedTokenizerBase) -> ConfigError:
+    return ConfigError(
+        f"the tokenizer needs a pad_token that is not its eos_token ('{tokenizer.eos_token}'), "
+        f"found pad_token={tokenizer.pad_token!r}; a model cannot learn to stop, and a reward "
+        "model cannot find the last token, where the two are the same. "
+        "Set sft.pad_token to an unused token"
+    )
+
+
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase, prompt_id: str, messages: Sequence[Message]
 ) -> Prompt:
     """Render and tokenise what the policy is asked, up to the point where it answers."""
-    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    conversation = [dict(message) for message in messages]
+    text = str(
+        tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
+    )
     ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-    bos = tokenizer.bos_token_id
+    bos = bos_id(tokenizer)
     if bos is not None and ids[:2] == (bos, bos):
         raise DataError(
             f"prompt {prompt_id} starts with two bos tokens; the chat template adds one too many"
         )
-    return Prompt(prompt_id, tuple(messages), str(text), ids)
+    return Prompt(prompt_id, tuple(messages), text, ids)
 
 
 def encode_response(
@@ -85,11 +132,11 @@ def encode_response(
         prompt: from `encode_prompt`.
         response: the assistant's text.
         max_tokens: the longest sequence allowed.
-        is_finished: False leaves the end token out, for a sampled response that was cut by its limit.
+        is_finished: False leaves the end token out, for a sampled response that its limit cut.
 
     Returns:
-        The example, or None if it is longer than `max_tokens` (it is dropped and counted, never cut: a cut
-        response would teach not to end).
+        The example, or None if it is longer than `max_tokens` (it is dropped and counted, never
+        cut: a cut response would teach not to end).
 
     Raises:
         DataError: if the response has no tokens.
@@ -101,5 +148,5 @@ def encode_response(
         )
     if len(prompt.input_ids) + len(ids) + 1 > max_tokens:
         return None
-    trained = (*ids, tokenizer.eos_token_id) if is_finished else ids
+    trained = (*ids, eos_id(tokenizer)) if is_finished else ids
     return Example(prompt.input_ids + trained, (0,) * len(prompt.input_ids) + (1,) * len(trained))

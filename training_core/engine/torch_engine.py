@@ -52,8 +52,9 @@ class TorchEngine:
 
     def step(self, count: float) -> float:
         """Divide the gradient by `count`, clip it, update, clear; see `TrainEngine.step`."""
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        torch._foreach_div_(gradients, max(count, 1.0))
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.div_(max(count, 1.0))
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         if math.isfinite(norm):
             self._optimizer.step()

@@ -1,4 +1,7 @@
-"""Policies and references: log-probabilities of given tokens. Shapes: B sequences, T tokens, N trained tokens."""
+"""Policies and references: log-probabilities of given tokens.
+
+Shapes: B sequences, T tokens, N trained tokens.
+"""
 
 from __future__ import annotations
 

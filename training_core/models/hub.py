@@ -67,5 +67,6 @@ class _naming:  # noqa: N801 - reads as a verb where it is used
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError | ValueError | KeyError):
             raise DataError(
-                f"{self._directory} does not hold {self._expected} that transformers can load: {error}"
+                f"{self._directory} does not hold {self._expected} that transformers can load: "
+                f"{error}"
             ) from error

@@ -1,4 +1,7 @@
-"""A small Llama and a word tokenizer, made from nothing: for demos, tests and studies of the pipeline itself."""
+"""A small Llama and a word tokenizer, made from nothing.
+
+For demos, tests and studies of the pipeline itself.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,17 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from training_core.data.chat import bos_id, eos_id, pad_id
+
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>", "<system>")
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes of a scratch model; `hidden_size / num_heads` of 32 or more also runs in vLLM's CPU build."""
+    """Sizes of a scratch model.
+
+    `hidden_size / num_heads` of 32 or more also runs in vLLM's CPU build.
+    """
 
     hidden_size: int = 128
     num_layers: int = 2
@@ -55,9 +63,9 @@ def make_policy(
         num_key_value_heads=architecture.num_heads,
         max_position_embeddings=architecture.max_positions,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=pad_id(tokenizer),
+        bos_token_id=bos_id(tokenizer),
+        eos_token_id=eos_id(tokenizer),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

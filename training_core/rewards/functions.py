@@ -32,8 +32,8 @@ class LexiconReward:
         ignore: literal strings that are cut out of the response first.
 
     Source:
-        Normalisation of VADER: Hutto & Gilbert 2014, vaderSentiment.py `normalize`; without its rules for negation
-        and emphasis.
+        Normalisation of VADER: Hutto & Gilbert 2014, vaderSentiment.py `normalize`; without its
+        rules for negation and emphasis.
     """
 
     def __init__(self, valences: Mapping[str, float], ignore: Sequence[str] = ()) -> None:

@@ -47,7 +47,8 @@ def score(
     reasons = Counter(r.reason for r in results if isinstance(r, Unscored))
     if reasons.total() > unscored_limit * len(rollouts):
         raise DataError(
-            f"{reasons.total()} of {len(rollouts)} rollouts have no reward, allowed is a share of {unscored_limit}: "
+            f"{reasons.total()} of {len(rollouts)} rollouts have no reward, "
+            f"allowed is a share of {unscored_limit}: "
             + "; ".join(f"{count}x {reason}" for reason, count in reasons.most_common(3))
         )
     return [

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from training_core.data.batching import collate, cut_by_tokens
-from training_core.data.chat import encode_prompt
+from training_core.data.chat import encode_prompt, eos_id, pad_id
 from training_core.models.hub import freeze, load_scalar_model, load_tokenizer
 from training_core.models.scalar_head import sequence_scores
 from training_core.rewards.reward import Unscored
@@ -20,8 +20,9 @@ class RewardModelReward:
 
     Args:
         directory: the reward model.
-        normalise: shift and scale by the mean and standard deviation that its training stored in its config
-            (`reward_mean`, `reward_std`), so that a coefficient means the same with every reward model.
+        normalise: shift and scale by the mean and standard deviation that its training stored in
+            its config (`reward_mean`, `reward_std`), so that a coefficient means the same with
+            every reward model.
         micro_batch_tokens: padded tokens scored at once.
         device: where it runs.
     """
@@ -48,20 +49,18 @@ class RewardModelReward:
         examples = [self._example(r) for r in rollouts]
         scores: list[float | Unscored] = [Unscored("not reached")] * len(rollouts)
         for rows in cut_by_tokens([len(e) for e in examples], self._budget):
-            batch = collate(
-                [examples[i] for i in rows], int(self._tokenizer.pad_token_id), self._device
-            )
+            batch = collate([examples[i] for i in rows], pad_id(self._tokenizer), self._device)
             for i, raw in zip(rows, sequence_scores(self._model, batch).tolist(), strict=True):
                 scores[i] = (raw - self._mean) / self._std
         return scores
 
     def _example(self, rollout: Rollout) -> Example:
-        """The ids that were sampled, if both models share a tokenizer; else the text, tokenised anew."""
+        """The sampled ids, if both models share a tokenizer; else the text, tokenised anew."""
         prompt = encode_prompt(self._tokenizer, rollout.prompt.id, rollout.prompt.messages)
         if prompt.input_ids == rollout.prompt.input_ids:
             return rollout.example()
         ids = self._tokenizer(rollout.text, add_special_tokens=False).input_ids
-        end = [self._tokenizer.eos_token_id] if rollout.is_finished else []
+        end = [eos_id(self._tokenizer)] if rollout.is_finished else []
         response = (*ids, *end)
         return Example(
             prompt.input_ids + response, (0,) * len(prompt.input_ids) + (1,) * len(response)

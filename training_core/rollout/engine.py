@@ -18,7 +18,7 @@ from training_core.types import Prompt, Rollout
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn: from the whole distribution at `temperature`, without top-k or top-p.
+    """How responses are drawn: from the whole distribution at `temperature`, no top-k or top-p.
 
     Truncated sampling makes the behaviour policy differ from the one that is scored (TRL#6789).
     A temperature of 0 is greedy.
@@ -47,7 +47,11 @@ class RolloutEngine(Protocol):
         ...
 
     def load_weights(self, policy: Any, version: int) -> str:
-        """Take over the weights of `policy` as `policy_version`; return the fingerprint of what arrived."""
+        """Take over the weights of `policy` as `policy_version`.
+
+        Returns:
+            The fingerprint of what arrived.
+        """
         ...
 
     def close(self) -> None:
@@ -81,7 +85,8 @@ def sync(engine: RolloutEngine, policy: Any, version: int) -> None:
     Args:
         engine: what samples.
         policy: the trainer's model.
-        version: optimizer state of the policy (the controller's step), carried by every rollout from now on.
+        version: optimizer state of the policy (the controller's step), carried by every rollout
+            from now on.
 
     Raises:
         MismatchError: if the engine's fingerprint is another.
@@ -97,7 +102,7 @@ def sync(engine: RolloutEngine, policy: Any, version: int) -> None:
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """How far the engine's log-probabilities are from the trainer's, over sampled tokens, in nats."""
+    """Distance of the engine's log-probabilities from the trainer's, on sampled tokens, in nats."""
 
     mean: float
     largest: float
@@ -137,7 +142,8 @@ def require_same_policy(gap: LogprobGap, *, limit: float, engine: RolloutEngine)
     """
     if not gap.mean <= limit:
         raise MismatchError(
-            f"after weight sync {engine.policy_version} the {engine.name} engine's log-probabilities differ from the "
-            f"trainer's by {gap.mean:.4f} nats on average (largest {gap.largest:.4f}), allowed are {limit}; "
-            "the engine holds other weights, or computes in a lower precision: raise logprob_gap_limit only if it is that"
+            f"after weight sync {engine.policy_version} the {engine.name} engine's "
+            f"log-probabilities differ from the trainer's by {gap.mean:.4f} nats on average "
+            f"(largest {gap.largest:.4f}), allowed are {limit}; the engine holds other weights, or "
+            "computes in a lower precision: raise logprob_gap_limit only if it is that"
         )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from training_core.data.chat import decode, pad_id
 from training_core.rollout.engine import Sampling, fingerprint, named_weights
 from training_core.types import Prompt, Rollout
 
@@ -78,7 +79,7 @@ class TransformersEngine:
 
     def _left_pad(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
         width = max(len(p.input_ids) for p in prompts)
-        ids = torch.full((len(prompts), width), int(self._tokenizer.pad_token_id))
+        ids = torch.full((len(prompts), width), pad_id(self._tokenizer))
         attention = torch.zeros((len(prompts), width), dtype=torch.int64)
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt.input_ids) :] = torch.tensor(prompt.input_ids)
@@ -101,12 +102,11 @@ class TransformersEngine:
         eos = self._tokenizer.eos_token_id
         is_finished = eos in ids
         size = ids.index(eos) + 1 if is_finished else len(ids)
-        text = self._tokenizer.decode(ids[:size], skip_special_tokens=True)
         return Rollout(
             prompt=prompt,
             response_ids=tuple(ids[:size]),
             logprobs=tuple(logprobs[:size]),
-            text=text,
+            text=decode(self._tokenizer, ids[:size]),
             is_finished=is_finished,
             policy_version=self.policy_version,
         )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from training_core.data.chat import decode, eos_id
 from training_core.rollout.engine import Sampling, named_weights
 from training_core.types import Prompt, Rollout
 
@@ -31,7 +32,10 @@ def why_not(config: Any) -> str | None:
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     )
     if head_size not in CPU_HEAD_SIZES:
-        return f"vLLM's CPU attention has no kernel for head size {head_size} (it has {CPU_HEAD_SIZES})"
+        return (
+            f"vLLM's CPU attention has no kernel for head size {head_size} "
+            f"(it has {CPU_HEAD_SIZES})"
+        )
     return None
 
 
@@ -82,7 +86,7 @@ class VllmEngine:
         self.policy_version = 0
 
     def load_weights(self, policy: Any, version: int) -> str:
-        """Reload every weight in place and forget cached prefixes; see `RolloutEngine.load_weights`."""
+        """Reload weights in place and forget cached prefixes; see `RolloutEngine.load_weights`."""
         weights = [(name, tensor.detach()) for name, tensor in named_weights(policy)]
         (digest,) = self._llm.collective_rpc("receive_weights", args=(weights,))
         self._llm.reset_prefix_cache()
@@ -93,16 +97,16 @@ class VllmEngine:
         self, prompts: Sequence[Prompt], sampling: Sampling, *, seeds: Sequence[int]
     ) -> list[Rollout]:
         """Sample one response per prompt; see `RolloutEngine.generate`."""
-        from vllm import SamplingParams  # noqa: PLC0415 - see above
+        from vllm import SamplingParams, TokensPrompt  # noqa: PLC0415 - see above
 
-        requests = [{"prompt_token_ids": list(p.input_ids)} for p in prompts]
+        requests = [TokensPrompt(prompt_token_ids=list(p.input_ids)) for p in prompts]
         settings = [
             SamplingParams(
                 temperature=sampling.temperature,
                 max_tokens=sampling.max_response_tokens,
                 logprobs=0,
                 seed=seed,
-                stop_token_ids=[int(self._tokenizer.eos_token_id)],
+                stop_token_ids=[eos_id(self._tokenizer)],
                 skip_special_tokens=True,
             )
             for seed in seeds
@@ -123,7 +127,7 @@ class VllmEngine:
             prompt=prompt,
             response_ids=ids,
             logprobs=logprobs,
-            text=self._tokenizer.decode(ids, skip_special_tokens=True),
-            is_finished=ids[-1:] == (self._tokenizer.eos_token_id,),
+            text=decode(self._tokenizer, ids),
+            is_finished=ids[-1:] == (eos_id(self._tokenizer),),
             policy_version=self.policy_version,
         )

@@ -21,8 +21,8 @@ class WeightReceiver:
     def receive_weights(self, weights: list[tuple[str, Tensor]]) -> str:
         """Load `weights` and return the fingerprint of what was loaded.
 
-        `reload_weights` and not `model.load_weights`: the CPU build repacks linear layers when it loads them,
-        and only a reload starts from unpacked ones.
+        `reload_weights` and not `model.load_weights`: the CPU build repacks linear layers when it
+        loads them, and only a reload starts from unpacked ones.
         """
         self.model_runner.reload_weights(weights_iterator=iter(weights))
         self._tie_head()
@@ -31,8 +31,9 @@ class WeightReceiver:
     def _tie_head(self) -> None:
         """Give a tied output head the new embedding.
 
-        A reload skips tied heads, and on a CPU the head's matrix product uses a repacked copy, which would stay
-        that of the first weights for ever (vLLM 0.32; seen as a log-probability gap that grows with training).
+        A reload skips tied heads, and on a CPU the head's matrix product uses a repacked copy,
+        which would stay that of the first weights for ever (vLLM 0.32; seen as a log-probability
+        gap that grows with training).
         """
         model = self.model_runner.get_model()
         if not getattr(model.config, "tie_word_embeddings", False):

@@ -1,4 +1,4 @@
-"""The chunked function against the naive one in float64. Shapes: N positions, H hidden, V vocabulary."""
+"""The chunked function against the naive one. Shapes: N positions, H hidden, V vocabulary."""
 
 import math
 

@@ -1,5 +1,7 @@
 """The café: a task whose true reward is known."""
 
+from itertools import pairwise
+
 import pytest
 
 from training_core.data.cafe import rows, true_reward
@@ -35,7 +37,7 @@ def test_serving_the_same_dish_many_times_does_not_pay():
 def order_of(row):
     words = row["prompt"][0]["content"].split()
     numbers = {"one", "two", "three", "four", "five"}
-    return frozenset((n, d) for n, d in zip(words, words[1:], strict=False) if n in numbers)
+    return frozenset((n, d) for n, d in pairwise(words) if n in numbers)
 
 
 def test_no_order_of_one_split_occurs_in_the_other_whatever_the_seeds():
@@ -61,19 +63,9 @@ def test_the_same_arguments_give_the_same_rows_and_another_seed_gives_others(kin
 
 
 def test_a_golden_row_is_the_same_on_every_machine():
-    assert rows("prompts", split="train", size=1, seed=0) == GOLDEN
-
-
-GOLDEN = [
-    {
-        "prompt": [
-            {
-                "role": "user",
-                "content": "hello i would like three omelette and five bread and three coffee please",
-            }
-        ]
-    }
-]
+    (row,) = rows("prompts", split="train", size=1, seed=0)
+    order = "three omelette and five bread and three coffee"
+    assert row == {"prompt": [{"role": "user", "content": f"hello i would like {order} please"}]}
 
 
 def is_right(pair):

@@ -84,5 +84,5 @@ def test_a_row_that_is_too_long_is_dropped_and_never_cut(tokenizer):
 
 @pytest.mark.parametrize("empty", ["", "   "])
 def test_a_response_without_tokens_is_an_error_that_names_the_prompt(tokenizer, empty):
-    with pytest.raises(DataError, match="prompt 12: the response .* has no tokens"):
+    with pytest.raises(DataError, match=r"prompt 12: the response .* has no tokens"):
         encode_response(tokenizer, encode_prompt(tokenizer, "12", ORDER), empty, max_tokens=64)

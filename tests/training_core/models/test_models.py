@@ -1,4 +1,4 @@
-"""Log-probabilities, values and scores against the naive computation. Shapes: B sequences, T tokens."""
+"""Log-probabilities, values and scores against the naive computation."""
 
 import pytest
 import torch

@@ -27,7 +27,7 @@ def strongly_changed(policy, seed=7):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in other.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.5)
     return other
 
 

@@ -1,4 +1,4 @@
-"""The real vLLM (its CPU build): the same policy as the trainer's, before and after a strong change of weights."""
+"""The real vLLM: the same policy as the trainer's, before and after a strong change of weights."""
 
 import copy
 
@@ -47,7 +47,7 @@ def test_vllm_samples_from_the_trainers_policy_before_and_after_a_strong_change(
         generator = torch.Generator().manual_seed(7)
         with torch.no_grad():
             for parameter in trained.parameters():
-                parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
         assert largest_gap(trained, before) > 1  # stale weights would be seen
         sync(engine, trained, 1)
         after = engine.generate(cafe_prompts, Sampling(16), seeds=range(8))
