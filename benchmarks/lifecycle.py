@@ -20,21 +20,31 @@ from typing import Any
 
 def main() -> None:
     """Run, measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("preset")
     parser.add_argument("--report-only", action="store_true")
     arguments = parser.parse_args()
     if not arguments.report_only:
         for name in ("first", "second"):
-            print(f"{name} run: {_run(arguments.preset):.0f} s")  # noqa: T201
+            print(f"{name} run: {_run(arguments.preset):.0f} s")
     summary = _newest_summary(arguments.preset)
-    print("\n| step | result | seconds |\n|---|---|---|")  # noqa: T201
+    print("\n| step | result | seconds |\n|---|---|---|")
     for row in summary["rows"]:
-        print(f"| {row['step']} | {row['result']} | {row['seconds']:.0f} |")  # noqa: T201
+        print(f"| {row['step']} | {row['result']} | {row['seconds']:.0f} |")
 
 
 def _run(preset: str) -> float:
-    command = [sys.executable, "-m", "prefect", "deployment", "run", f"full-rlhf/{preset}", "--watch"]
+    command = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "deployment",
+        "run",
+        f"full-rlhf/{preset}",
+        "--watch",
+    ]
     started = time.monotonic()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.monotonic() - started
@@ -42,7 +52,9 @@ def _run(preset: str) -> float:
 
 def _newest_summary(preset: str) -> dict[str, Any]:
     reports = Path(os.environ["RATCHET_STORE"], "reports")
-    newest_first = sorted(reports.glob("*/summary.json"), key=lambda p: p.stat().st_mtime, reverse=True)
+    newest_first = sorted(
+        reports.glob("*/summary.json"), key=lambda p: p.stat().st_mtime, reverse=True
+    )
     summaries = (json.loads(path.read_text()) for path in newest_first)
     return next(s for s in summaries if s["lifecycle"] == preset)
 

@@ -32,7 +32,9 @@ BATCHES = (1, 8, 64, 256)
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -44,9 +46,9 @@ def main() -> None:
             "vllm": VllmEngine(Path(folder), tokenizer, max_tokens=128),
             "transformers": TransformersEngine(policy, tokenizer),
         }
-        print("| batch | vLLM tokens/s | transformers tokens/s | ratio |\n|---|---|---|---|")  # noqa: T201
+        print("| batch | vLLM tokens/s | transformers tokens/s | ratio |\n|---|---|---|---|")
         for batch in BATCHES:
-            print(_row(engines, prompts[:batch], arguments.repeats), flush=True)  # noqa: T201
+            print(_row(engines, prompts[:batch], arguments.repeats), flush=True)
 
 
 def _row(engines: dict[str, RolloutEngine], prompts: list[Prompt], repeats: int) -> str:
@@ -64,7 +66,9 @@ def _row(engines: dict[str, RolloutEngine], prompts: list[Prompt], repeats: int)
 def _tokens_per_second(engine: RolloutEngine, prompts: list[Prompt], seed: int) -> float:
     sampling = Sampling(max_response_tokens=RESPONSE_TOKENS)
     return _timed(
-        lambda: engine.generate(prompts, sampling, seeds=[seed * 1000 + i for i in range(len(prompts))])
+        lambda: engine.generate(
+            prompts, sampling, seeds=[seed * 1000 + i for i in range(len(prompts))]
+        )
     )
 
 
@@ -77,7 +81,9 @@ def _timed(generate: Callable[[], Any]) -> float:
 def _make_policy(folder: Path) -> tuple[Any, Any]:
     words = " ".join(f"word{i}" for i in range(2000))
     tokenizer = scratch.make_tokenizer([words], CHAT_TEMPLATES["roles"])
-    architecture = scratch.Architecture(hidden_size=256, num_layers=4, num_heads=8, intermediate_size=768)
+    architecture = scratch.Architecture(
+        hidden_size=256, num_layers=4, num_heads=8, intermediate_size=768
+    )
     policy = scratch.make_policy(architecture, tokenizer, seed=0)
     with torch.no_grad():  # an end token that is never sampled
         policy.get_input_embeddings().weight[tokenizer.eos_token_id] = 0.0
@@ -87,7 +93,9 @@ def _make_policy(folder: Path) -> tuple[Any, Any]:
 
 
 def _prompt(tokenizer: Any, number: int) -> Prompt:
-    return encode_prompt(tokenizer, str(number), [{"role": "user", "content": f"word{number} word7 word11"}])
+    return encode_prompt(
+        tokenizer, str(number), [{"role": "user", "content": f"word{number} word7 word11"}]
+    )
 
 
 if __name__ == "__main__":

@@ -18,12 +18,16 @@ def describe(judged: Any) -> dict[str, float]:
 
     Args:
         judged: a `stages.judging.Judged`.
+
+    Returns:
+        The numbers; `reward_stderr` is left out for a single response, which has none.
     """
     rewards = [s.reward for s in judged.scored]
+    spread = {"reward_stderr": stdev(rewards) / len(rewards) ** 0.5} if len(rewards) > 1 else {}
     return {
+        **spread,
         "responses": float(len(rewards)),
         "mean_reward": fmean(rewards),
-        "reward_stderr": stdev(rewards) / len(rewards) ** 0.5,
         "response_tokens": fmean(len(s.rollout.response_ids) for s in judged.scored),
         "finished_fraction": fmean(s.rollout.is_finished for s in judged.scored),
         "kl_to_baseline": judged.kl_to_baseline,

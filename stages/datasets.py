@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +25,14 @@ from training_core.errors import DataError
 
 Messages = tuple[Mapping[str, str], ...]
 
+UNREADABLE = (
+    DatasetGenerationError,
+    FileNotFoundError,
+    gzip.BadGzipFile,
+    zlib.error,
+    EOFError,
+    StopIteration,  # what an empty file leaves as
+)
 LOADERS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet", "arrow": "arrow"}
 
 
@@ -72,7 +82,8 @@ class _Row:
         return last["content"]
 
     def flag(self, name: str) -> bool:
-        return bool(self._values.get(name, True))
+        said = self._values.get(name)
+        return True if said is None else bool(said)  # a column that some rows lack is None there
 
     def error(self, role: str, expected: str, found: object) -> DataError:
         column = self._columns.get(role, role)
@@ -185,8 +196,22 @@ def _load(data: Any) -> tuple[datasets.Dataset, str]:
         raise DataError(f"{path}: expected a file ending in one of {', '.join(LOADERS)} (also .gz)")
     try:
         return datasets.load_dataset(loader, data_files=str(path), split="train"), path.name
-    except (DatasetGenerationError, FileNotFoundError) as error:
-        raise DataError(f"{path} cannot be read as {loader}: {error.__cause__ or error}") from error
+    except UNREADABLE as error:
+        reason = _bad_line(path) if loader == "json" else None
+        reason = reason or str(error.__cause__ or error) or "it is empty"
+        raise DataError(f"{path} cannot be read as {loader}: {reason}") from error
+
+
+def _bad_line(path: Path) -> str | None:
+    """Find the first line that is not JSON; pyarrow's own count starts at 0."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with suppress(OSError, EOFError, zlib.error), opener(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                json.loads(line)
+            except ValueError as error:
+                return f"row {number} is not JSON: {error}"
+    return None
 
 
 def _is_messages(value: object) -> bool:

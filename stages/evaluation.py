@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from training_core.types import ScoredRollout
 
 
+BASELINE_METRICS = ("mean_reward", "reward_stderr")
+
+
 class Config(StageConfig):
     """What a person writes about evaluation."""
 
@@ -53,11 +56,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     (context.artifact_dir / "summary.json").write_text(json.dumps(summary, indent=2))
     samples = (_samples(name, rows.scored) for name, rows in judged.items())
     write_jsonl(context.artifact_dir / "samples.jsonl", [row for rows in samples for row in rows])
-    metrics = {
-        **summary["policy"],
-        "baseline_mean_reward": summary["baseline"]["mean_reward"],
-        "baseline_reward_stderr": summary["baseline"]["reward_stderr"],
-    }
+    shared = {f"baseline_{k}": v for k, v in summary["baseline"].items() if k in BASELINE_METRICS}
+    metrics = {**summary["policy"], **shared}
     return Result("evaluation", metrics)
 
 
@@ -68,6 +68,7 @@ def _samples(name: str, scored: Sequence[ScoredRollout]) -> list[dict[str, Any]]
             "prompt_id": s.rollout.prompt.id,
             "prompt": s.rollout.prompt.messages[-1]["content"],
             "response": s.rollout.text,
+            "finished": s.rollout.is_finished,
             "reward": s.reward,
         }
         for s in scored

@@ -14,7 +14,7 @@ from training_core import checkpoint
 from training_core.data.batching import steps_in
 from training_core.engine.protocol import TrainEngine
 from training_core.engine.torch_engine import TorchEngine
-from training_core.errors import DataError, StoppedError
+from training_core.errors import DataError, IntegrityError, StoppedError
 from training_core.loop import Objective, train_steps
 from training_core.schedules import learning_rate_factor
 
@@ -100,22 +100,24 @@ def _basics(report: Any) -> dict[str, float]:
 
 
 def resume(context: Context, models: Mapping[str, Any], engines: Mapping[str, TrainEngine]) -> int:
-    """Load the newest complete checkpoint of this or an earlier attempt, and its curves.
+    """Load the newest checkpoint of this or an earlier attempt that is sound, and its curves.
 
     Returns:
-        Steps already done; 0 if there is no checkpoint.
+        Steps already done; 0 if there is no sound checkpoint.
     """
-    found = checkpoint.complete_checkpoints(context.checkpoint_roots)
-    if not found:
-        return 0
-    newest = found[0]
-    state = checkpoint.load(newest, models)
-    for name, engine in engines.items():
-        engine.load_state_dict(state["engines"][name])
-    torch.set_rng_state(state["rng"])
-    context.sink.rewind(newest.directory.parent.parent / "metrics.jsonl", newest.step)
-    log.info("resumed at step %d from %s", newest.step, newest.directory)
-    return newest.step
+    for candidate in checkpoint.complete_checkpoints(context.checkpoint_roots):
+        try:
+            state = checkpoint.load(candidate, models)
+        except IntegrityError as error:
+            log.warning("not resumed from a damaged checkpoint: %s", error)
+            continue
+        for name, engine in engines.items():
+            engine.load_state_dict(state["engines"][name])
+        torch.set_rng_state(state["rng"])
+        context.sink.rewind(candidate.directory.parent.parent / "metrics.jsonl", candidate.step)
+        log.info("resumed at step %d from %s", candidate.step, candidate.directory)
+        return candidate.step
+    return 0
 
 
 def saver(

@@ -3,13 +3,13 @@
     <root>/step-00000100/{<model>.safetensors…, state.pt, COMPLETE}
 
 Everything is written into a hidden directory, fsynced, and renamed; `COMPLETE` is written last and
-lists the files with their sizes. The older checkpoint is deleted only after that, so one that loads
+lists the files with sizes and SHA-256. The older checkpoint is deleted only after that, so one that loads
 always exists.
 """
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
 import os
 import shutil
@@ -22,7 +22,8 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from training_core.errors import IntegrityError, StorageFullError
+from training_core.errors import IntegrityError
+from training_core.storage import writing
 
 MARKER = "COMPLETE"
 
@@ -52,31 +53,41 @@ def save(
     """
     final = root / f"step-{step:08d}"
     draft = root / f".draft-{step:08d}"
+    shutil.rmtree(draft, ignore_errors=True)
     try:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        for name, model in models.items():
-            save_model(model, str(draft / f"{name}.safetensors"))
-        torch.save(dict(state), draft / "state.pt")
-        sizes = {path.name: path.stat().st_size for path in draft.iterdir()}
-        for path in draft.iterdir():
-            _fsync(path)
-        shutil.rmtree(final, ignore_errors=True)
-        draft.rename(final)
-        marker = final / MARKER
-        marker.write_text(json.dumps({"step": step, "files": sizes}))
-        _fsync(marker)
-        _fsync(root)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageFullError(
-                f"no space left to save step {step} in {root}; free some, then run the stage "
-                "again: it resumes from the last complete checkpoint"
-            ) from error
-        raise
+        with writing(f"the checkpoint of step {step} in {root}"):
+            _write(draft, models, state)
+            shutil.rmtree(final, ignore_errors=True)
+            _mark_complete(draft, final, step)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)  # what could not be saved must not fill the disk
     for old in complete_checkpoints([root])[keep:]:
         shutil.rmtree(old.directory)
     return Checkpoint(final, step)
+
+
+def _write(draft: Path, models: Mapping[str, nn.Module], state: Mapping[str, Any]) -> None:
+    draft.mkdir(parents=True)
+    for name, model in models.items():
+        save_model(model, str(draft / f"{name}.safetensors"))
+    with (draft / "state.pt").open("wb") as file:  # an open file, so that a full disk is an OSError
+        torch.save(dict(state), file)
+
+
+def _mark_complete(draft: Path, final: Path, step: int) -> None:
+    paths = list(draft.iterdir())
+    for path in paths:
+        _fsync(path)
+    record = {
+        "step": step,
+        "files": {path.name: path.stat().st_size for path in paths},
+        "sha256": {path.name: _sha256(path) for path in paths},
+    }
+    draft.rename(final)
+    marker = final / MARKER
+    marker.write_text(json.dumps(record))
+    _fsync(marker)
+    _fsync(final.parent)
 
 
 def complete_checkpoints(roots: Iterable[Path]) -> list[Checkpoint]:
@@ -97,17 +108,16 @@ def load(checkpoint: Checkpoint, models: Mapping[str, nn.Module]) -> dict[str, A
     """Load weights into `models` and return the saved state.
 
     Raises:
-        IntegrityError: if a file cannot be read; the message names it.
+        IntegrityError: if a file is not what was saved; the message names it.
     """
-    try:
-        for name, model in models.items():
-            load_model(model, str(checkpoint.directory / f"{name}.safetensors"))
-        return torch.load(checkpoint.directory / "state.pt", map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise IntegrityError(
-            f"checkpoint {checkpoint.directory} cannot be loaded ({error}); "
-            "delete that folder to go on from an older checkpoint"
-        ) from error
+    expected = json.loads((checkpoint.directory / MARKER).read_text())["sha256"]
+    for name, sha256 in expected.items():
+        path = checkpoint.directory / name
+        if (found := _sha256(path)) != sha256:
+            raise IntegrityError(f"{path}: expected sha256 {sha256[:12]}…, found {found[:12]}…")
+    for name, model in models.items():
+        load_model(model, str(checkpoint.directory / f"{name}.safetensors"))
+    return torch.load(checkpoint.directory / "state.pt", map_location="cpu", weights_only=True)
 
 
 def _step_if_complete(marker: Path) -> int | None:
@@ -117,6 +127,11 @@ def _step_if_complete(marker: Path) -> int | None:
     except (OSError, ValueError, KeyError):
         return None
     return int(record["step"]) if sizes == record["files"] else None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fsync(path: Path) -> None:

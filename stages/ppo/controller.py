@@ -19,6 +19,7 @@ from stages.offline import best_device, make_engine, resume, saver
 from stages.ppo.experience import make_experience
 from stages.ppo.workers import Learner, critic_values, policy_logprobs
 from stages.sampling import build_reward, load_prompts, open_engine, sample_groups, sampling_of
+from stages.store import read_jsonl
 from training_core.algorithms.policy_losses import ppo_clip
 from training_core.algorithms.value_losses import clipped_value_loss
 from training_core.data.batching import batch_indices
@@ -32,6 +33,9 @@ from training_core.types import Experience, Prompt, Rollout, ScoredRollout
 
 if TYPE_CHECKING:
     from stages.ppo import Config
+
+
+FINAL_METRICS = ("reward", "kl", "response_tokens")
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,8 @@ def train(config: Config, inputs: Inputs, context: Context) -> dict[str, float]:
     engines = {"policy": cast.policy.engine, "critic": cast.critic.engine}
     first = resume(context, models, engines)
     save = saver(context, models, engines, keep=config.keep_checkpoints)
-    history: list[Mapping[str, float]] = []
     for step in range(first, config.steps):
         metrics = _round(config, cast, step)
-        history.append(metrics)
         context.sink.log(step + 1, metrics)
         context.sink.progress(
             step + 1, config.steps, f"reward {metrics['reward']:.3f}, KL {metrics['kl']:.2f}"
@@ -75,7 +77,7 @@ def train(config: Config, inputs: Inputs, context: Context) -> dict[str, float]:
             save(step + 1)
     cast.rollout_engine.close()
     hub.save(models["policy"], cast.tokenizer, context.artifact_dir)
-    return _summary(history, config.steps)
+    return _summary(read_jsonl(context.attempt_dir / "metrics.jsonl"), config.steps)
 
 
 def _round(config: Config, cast: Cast, step: int) -> dict[str, float]:
@@ -160,11 +162,12 @@ def _describe(scored: Sequence[ScoredRollout], experience: Experience) -> dict[s
     }
 
 
-def _summary(history: Sequence[Mapping[str, float]], steps: int) -> dict[str, float]:
-    tail = history[-max(1, steps // 10) :]
-    names = ("reward", "kl", "response_tokens")
-    means = {name: fmean(m[name] for m in tail) for name in names if tail}
-    return {**means, "logprob_gap": max((m["logprob_gap"] for m in history), default=0.0)}
+def _summary(curve: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
+    """From the whole curve on disk, which a resumed attempt has too."""
+    points = [line["metrics"] for line in curve]
+    tail = points[-max(1, steps // 10) :]
+    means = {name: fmean(p[f"ppo/{name}"] for p in tail) for name in FINAL_METRICS}
+    return {**means, "logprob_gap": max(p["ppo/logprob_gap"] for p in points)}
 
 
 def _assemble(config: Config, inputs: Inputs) -> Cast:

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import StatisticsError, fmean
+from statistics import fmean
 
 import pytest
 import torch
@@ -241,7 +241,9 @@ def test_evaluation_judges_every_policy_by_the_true_reward_on_the_same_prompts(c
     rows = read_jsonl(chain.dir("evaluation") / "samples.jsonl")
     assert len(rows) == 4 * 32
     for name, numbers in summary.items():
-        rewards = [true_reward(r["prompt"], r["response"]) for r in rows if r["policy"] == name]
+        mine = [row for row in rows if row["policy"] == name]
+        # an answer that was cut by the token limit scores 0
+        rewards = [r["finished"] and true_reward(r["prompt"], r["response"]) for r in mine]
         assert numbers["mean_reward"] == pytest.approx(fmean(rewards))
     assert chain["evaluation"].metrics["mean_reward"] == summary["policy"]["mean_reward"]
 
@@ -295,11 +297,6 @@ def test_vllm_by_name_on_a_model_it_cannot_run_is_refused_with_the_reason(
     assert "head size 16" in json.loads(path.with_name("error.json").read_text())["message"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=StatisticsError,
-    reason="BUG stages.comparison.describe: stdev of one response; the stage ends with a traceback",
-)
 def test_one_held_out_prompt_can_be_evaluated(chain, write_request, run_here):
     config = {"prompts": {**HELDOUT, "size": 1}, "reward": {"name": "cafe"}, "rollouts": ROLLOUTS}
     parents = {"policy": chain["sft"], "baseline": chain["sft"]}
@@ -350,11 +347,6 @@ def test_a_stopped_ppo_goes_on_as_if_nothing_had_happened(chain, tmp_path):
     assert [c["step"] for c in resumed] == [1, 2, 3, 4]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG stages.ppo.controller: `history` starts empty on resume, so a PPO that was stopped "
-    "after its last round publishes a manifest without reward and kl, and logprob_gap 0.0",
-)
 def test_a_ppo_that_was_stopped_after_its_last_round_still_reports_its_reward(chain, tmp_path):
     whole = ppo_until(chain, tmp_path / "a0")
     assert ppo_until(chain, tmp_path / "a1", stop_after=4) is None

@@ -163,11 +163,6 @@ def test_a_response_that_was_cut_is_marked_and_others_are_not(tmp_path):
     assert [d.is_finished for d in demonstrations(file_of(tmp_path, ROWS))] == [True, True]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG stages.datasets._Row.flag: a missing `finished` in one row is read as null, and "
-    "null as False, so that row silently loses its end token",
-)
 def test_a_row_that_does_not_say_whether_it_is_finished_is(tmp_path):
     rows = [{"prompt": "a", "response": "b", "finished": True}, {"prompt": "c", "response": "d"}]
     assert [d.is_finished for d in demonstrations(file_of(tmp_path, rows))] == [True, True]
@@ -236,10 +231,6 @@ def test_an_ending_that_nobody_reads_is_a_data_error(tmp_path):
         prompts(FileData(path=str(tmp_path / "d.txt")))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG stages.datasets: pyarrow counts rows from 0, so the row before is blamed",
-)
 def test_a_broken_line_is_a_data_error_that_names_file_and_row(tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": \n')
     with pytest.raises(DataError, match=r"d\.jsonl.* row 3"):
@@ -252,20 +243,12 @@ def test_a_row_of_another_type_is_a_data_error_that_names_file_row_and_field(tmp
         prompts(file_of(tmp_path, rows))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG stages.datasets: an empty file leaves as StopIteration, which is no error of ours",
-)
 def test_an_empty_file_is_a_data_error(tmp_path):
     (tmp_path / "d.jsonl").write_text("")
     with pytest.raises(DataError, match=r"d\.jsonl"):
         prompts(FileData(path=str(tmp_path / "d.jsonl")))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG stages.datasets: BadGzipFile is an OSError, so the stage is retried as transient",
-)
 def test_a_broken_gz_is_a_data_error(tmp_path):
     (tmp_path / "d.jsonl.gz").write_bytes(b"\x1f\x8b not gzip")
     with pytest.raises(DataError, match=r"d\.jsonl\.gz"):

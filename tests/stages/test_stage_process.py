@@ -245,11 +245,6 @@ def full_disk():
 
 
 @pytest.mark.usefixtures("full_disk")
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG stages.process: SafetensorError of a full disk is not caught, so it exits with 1 "
-    "and there is no error.json",
-)
 def test_a_full_disk_under_the_artifact_exits_40(store, write_request, run_here):
     request = write_request(store, "sft", NO_SAVES)
     assert run_here(request) == 40

@@ -124,10 +124,6 @@ def test_a_marker_that_promises_other_sizes_does_not_count(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["state.pt", "model.safetensors"])
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG checkpoint.load: SafetensorError and UnpicklingError are not translated",
-)
 def test_a_broken_header_is_an_integrity_error_that_names_the_file(tmp_path, name):
     saved = save(tmp_path, 2)
     path = saved.directory / name
@@ -138,11 +134,6 @@ def test_a_broken_header_is_an_integrity_error_that_names_the_file(tmp_path, nam
         weight_of(saved)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG checkpoint: the marker has sizes and no checksums, so a flipped bit is trained on "
-    "(DESIGN: 'bit flip: a complete older checkpoint is used or the stage says which file is bad')",
-)
 def test_a_flipped_bit_in_the_weights_is_never_trained_on(tmp_path):
     save(tmp_path, 1)
     path = save(tmp_path, 2).directory / "model.safetensors"
@@ -212,19 +203,11 @@ def save_with_a_full_disk(root, limit_bytes):
 
 
 # The weights are 64 * 64 * 4 bytes = 16 KiB; the state and the marker are smaller.
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG checkpoint.save: safetensors raises SafetensorError (no OSError) on a full disk",
-)
 def test_a_full_disk_under_the_weights_is_a_storage_full_error(tmp_path):
     save(tmp_path, 1)
     assert save_with_a_full_disk(tmp_path, 8000) == 40
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG checkpoint.save: torch.save raises RuntimeError (no OSError) on a full disk",
-)
 def test_a_full_disk_under_the_optimizer_state_is_a_storage_full_error(tmp_path):
     save(tmp_path, 1)
 
@@ -249,10 +232,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_as_it_was(tmp_path, limit_byt
     assert weight_of(found)[0] == 1.0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG checkpoint.save: the half-written draft stays and goes on filling the full disk",
-)
 def test_a_full_disk_is_not_filled_further_by_what_could_not_be_saved(tmp_path):
     save(tmp_path, 1)
     save_with_a_full_disk(tmp_path, 8000)

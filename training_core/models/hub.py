@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from training_core.errors import DataError
+from training_core.storage import writing
 
 
 def load_tokenizer(directory: str | Path, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -46,9 +47,14 @@ def load_scalar_model(directory: str | Path, *, dtype: torch.dtype = torch.float
 
 
 def save(model: Any, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Save as one Hugging Face directory (safetensors)."""
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    """Save as one Hugging Face directory (safetensors).
+
+    Raises:
+        StorageFullError: if the disk is full.
+    """
+    with writing(f"the model in {directory}"):
+        model.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
 
 
 def freeze(model: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
 from training_core.data.chat import decode, pad_id
 from training_core.rollout.engine import Sampling, fingerprint, named_weights
@@ -16,6 +16,36 @@ from training_core.types import Prompt, Rollout
 
 MAX_ROWS = 128
 """Rows per call of `generate`: bounds the key-value cache, which grows with rows times tokens."""
+
+
+class GumbelNoise(LogitsProcessor):
+    """Makes the arg-max of the processed logits a sample of the softmax, with one generator per row.
+
+        argmax_v(logits_v / temperature + g_v) ~ softmax(logits / temperature),  g_v = -log(-log(u_v))
+
+    So a response depends on its own seed and not on its neighbours in the batch.
+
+    Args:
+        temperature: > 0.
+        seeds: one per row.
+
+    Source:
+        Gumbel 1954; Maddison, Tarlow & Minka 2014, eq. 2, https://arxiv.org/abs/1411.0030
+    """
+
+    def __init__(self, temperature: float, seeds: Sequence[int]) -> None:
+        self._temperature = temperature
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Perturb `scores` [B, V]."""
+        del input_ids
+        vocabulary = scores.shape[1]
+        exponential = torch.stack(
+            [torch.empty(vocabulary).exponential_(generator=g) for g in self._generators]
+        )
+        # -log of an exponential variable is a Gumbel variable.
+        return scores.float() / self._temperature - exponential.to(scores.device).log()
 
 
 class TransformersEngine:
@@ -55,21 +85,18 @@ class TransformersEngine:
     ) -> list[Rollout]:
         ids, attention = self._left_pad(prompts)
         device = self._model.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(hash(tuple(seeds)) % 2**63)
-            output = self._model.generate(
-                input_ids=ids.to(device),
-                attention_mask=attention.to(device),
-                do_sample=sampling.temperature > 0,
-                temperature=sampling.temperature or None,
-                top_k=0,
-                top_p=1.0,
-                max_new_tokens=sampling.max_response_tokens,
-                pad_token_id=self._tokenizer.pad_token_id,
-                eos_token_id=self._tokenizer.eos_token_id,
-                return_dict_in_generate=True,
-                output_logits=True,
-            )
+        noise = [GumbelNoise(sampling.temperature, seeds)] if sampling.temperature > 0 else []
+        output = self._model.generate(
+            input_ids=ids.to(device),
+            attention_mask=attention.to(device),
+            do_sample=False,
+            logits_processor=LogitsProcessorList(noise),
+            max_new_tokens=sampling.max_response_tokens,
+            pad_token_id=self._tokenizer.pad_token_id,
+            eos_token_id=self._tokenizer.eos_token_id,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
         responses = output.sequences[:, ids.shape[1] :].cpu()
         logprobs = self._sampled_logprobs(output.logits, responses, sampling.temperature)
         return [

@@ -64,12 +64,6 @@ def test_the_same_seeds_give_the_same_rollouts_and_others_give_others(
     assert engine.generate(cafe_prompts, Sampling(12), seeds=range(8, 16)) != first
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="BUG TransformersEngine.generate: seeds are hashed together, so a response depends on "
-    "the rest of its batch, against RolloutEngine.generate ('the same seed, prompt and weights "
-    "give the same response') and sample_groups ('whatever the chunk')",
-)
 def test_a_response_depends_on_its_own_seed_and_not_on_its_neighbours(
     make_policy, tokenizer, cafe_prompts
 ):
