@@ -2,8 +2,9 @@
 
     eval "$(ratchet env)" && python benchmarks/lifecycle.py tiny
 
-Runs `prefect deployment run full-rlhf/<preset> --watch` twice first unless `--report-only` is given, and prints the
-wall-clock time of both runs (the second one finds everything done) and a Markdown table.
+Runs `prefect deployment run full-rlhf/<preset> --watch` twice first unless `--report-only` is
+given, and prints the wall-clock time of both runs (the second one finds everything done) and a
+Markdown table.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/rollouts.py [--repeats 5] [--threads 2]
 
-Both sample the same number of tokens from the same random model, at the same batch sizes, in turn, in one process. The
-model never ends a response, so both do the same work. Prints one Markdown table: medians, and the ratio of each repeat
-as median [smallest, largest].
+Both sample the same number of tokens from the same random model, at the same batch sizes, in turn,
+in one process. The model never ends a response, so both do the same work. Prints one Markdown
+table: medians, and the ratio of each repeat as median [smallest, largest].
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def _row(engines: dict[str, RolloutEngine], prompts: list[Prompt], repeats: int)
                 rates[name].append(rate)
     ratios = [a / b for a, b in zip(rates["vllm"], rates["transformers"], strict=True)]
     spread = f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
-    return f"| {len(prompts)} | {median(rates['vllm']):,.0f} | {median(rates['transformers']):,.0f} | {spread} |"
+    vllm, transformers = (f"{median(rates[name]):,.0f}" for name in ("vllm", "transformers"))
+    return f"| {len(prompts)} | {vllm} | {transformers} | {spread} |"
 
 
 def _tokens_per_second(engine: RolloutEngine, prompts: list[Prompt], seed: int) -> float:

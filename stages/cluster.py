@@ -15,8 +15,8 @@ from stages.contract import Resources
 from training_core.errors import ConfigError, TransientError
 
 LOCAL_DASHBOARD = "http://127.0.0.1:8265"
-FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE", "HF_TOKEN", "RATCHET_SHARED")
-"""Environment of the flow that a job needs too."""
+FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE")
+"""Environment of the flow that a job needs too. No secrets: Ray logs it; HF_TOKEN is the nodes'."""
 
 
 class JobStatus(StrEnum):
@@ -111,10 +111,6 @@ class RayCluster:
         """Ask a job to stop (SIGTERM); one that has ended, or that nobody knows, is left alone."""
         if self.info(job_id).status.is_live:
             self._client.stop_job(job_id)
-
-    def logs(self, job_id: str) -> str:
-        """Everything that a job has printed."""
-        return self._client.get_job_logs(job_id)
 
     @cached_property
     def _client(self) -> Any:

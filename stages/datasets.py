@@ -10,19 +10,20 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import datasets
 from datasets.exceptions import DatasetGenerationError
 
-from stages.settings import CafeData, Data, FileData
+from stages.settings import CafeData, Data, FileData, HubData
 from training_core.data import cafe
 from training_core.errors import DataError
 
+T = TypeVar("T")
 Messages = tuple[Mapping[str, str], ...]
 
 UNREADABLE = (
@@ -81,6 +82,12 @@ class _Row:
             raise self.error(role, "a non-empty assistant message", last)
         return last["content"]
 
+    def scalar(self, name: str, kind: Callable[[Any], T]) -> T:
+        try:
+            return kind(self._value(name))
+        except (TypeError, ValueError) as error:
+            raise self.error(name, f"a {kind.__name__}", self._value(name)) from error
+
     def flag(self, name: str) -> bool:
         said = self._values.get(name)
         return True if said is None else bool(said)  # a column that some rows lack is None there
@@ -95,7 +102,8 @@ class _Row:
         if not self.has(role):
             column = self._columns.get(role, role)
             raise DataError(
-                f"{self._where}: there is no field '{column}' (found: {', '.join(self._values)}); "
+                f"{self._where}: there is no field '{column}' "
+                f"(found: {', '.join(k for k, v in self._values.items() if v is not None)}); "
                 f"map it with `columns: {{{role}: <column>}}`"
             )
         return self._values[self._columns.get(role, role)]
@@ -128,11 +136,13 @@ def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_lexicon(path: Path) -> dict[str, float]:
-    """Read a lexicon: JSON lines (also .gz) with `token` and `mean`."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        entries = [json.loads(line) for line in file]
-    return {entry["token"].lower(): float(entry["mean"]) for entry in entries}
+    """Read a lexicon: JSON lines (also .gz) with `token` and `mean`.
+
+    Raises:
+        DataError: for a file or row that is not one, naming it.
+    """
+    rows = _rows(FileData(path=str(path)), "prompts")
+    return {row.scalar("token", str).lower(): row.scalar("mean", float) for row in rows}
 
 
 def _demonstration(row: _Row) -> Demonstration:
@@ -188,7 +198,7 @@ def _rows(data: Data | Path, kind: cafe.Kind) -> list[_Row]:
 
 def _load(data: Any) -> tuple[datasets.Dataset, str]:
     if not isinstance(data, FileData):
-        return datasets.load_dataset(data.repo, split=data.split, revision=data.revision), data.repo
+        return _load_from_hub(data), data.repo
     path = Path(data.path)
     endings = [suffix.lstrip(".") for suffix in path.suffixes]
     loader = next((LOADERS[e] for e in reversed(endings) if e in LOADERS), None)
@@ -200,6 +210,15 @@ def _load(data: Any) -> tuple[datasets.Dataset, str]:
         reason = _bad_line(path) if loader == "json" else None
         reason = reason or str(error.__cause__ or error) or "it is empty"
         raise DataError(f"{path} cannot be read as {loader}: {reason}") from error
+
+
+def _load_from_hub(data: HubData) -> datasets.Dataset:
+    try:
+        return datasets.load_dataset(data.repo, split=data.split, revision=data.revision)
+    except (ValueError, FileNotFoundError, *UNREADABLE) as error:
+        raise DataError(
+            f"hub dataset {data.repo}@{data.revision}, split '{data.split}', failed: {error}"
+        ) from error
 
 
 def _bad_line(path: Path) -> str | None:

@@ -10,7 +10,8 @@ from pydantic import Field
 
 from stages.contract import Block, Context, Inputs, Result, StageConfig, semantic
 from stages.settings import Data, Training
-from training_core.errors import ConfigError, MismatchError
+from stages.sources import either
+from training_core.errors import MismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,9 +55,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from training_core.models import hub
     from training_core.objectives.preference import preference
 
-    source = config.data or inputs.get("dataset")
-    if source is None:
-        raise ConfigError("dpo needs `data` in its config, or a dataset from the graph")
+    source = either("dpo.data", config.data, "dataset", inputs)
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id, budget = chat.pad_id(tokenizer), config.training.micro_batch_tokens
     pairs = encode_pairs(tokenizer, preferences(source), max_tokens=config.training.max_tokens)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stages.contract import Context, Inputs
+from stages.offline import best_device
 from stages.sampling import (
     build_reward,
     load_prompts,
@@ -51,11 +52,11 @@ def judge_policies(config: Any, inputs: Inputs, context: Context) -> dict[str, J
     pad_id = chat.pad_id(tokenizer)
     prompts = load_prompts(config.prompts, tokenizer, config.rollouts)
     reward = build_reward(config.reward, inputs)
-    baseline = hub.freeze(hub.load_policy(directories["baseline"]))
+    baseline = hub.freeze(hub.load_policy(directories["baseline"])).to(best_device())
     engine = open_engine(config.rollouts, directories["baseline"], baseline, tokenizer)
     judged = {}
     for done, (name, directory) in enumerate(directories.items(), 1):
-        policy = hub.freeze(hub.load_policy(directory))
+        policy = hub.freeze(hub.load_policy(directory)).to(best_device())
         sync(engine, policy, done)
         groups = sample_groups(
             engine,
@@ -91,7 +92,7 @@ def _kl(
     examples = [r.example() for r in rollouts]
     total = 0.0
     for cut in cut_by_tokens([len(e) for e in examples], 8192):
-        batch = collate([examples[i] for i in cut], pad_id)
+        batch = collate([examples[i] for i in cut], pad_id, policy.device)
         ours, theirs = (logprobs(m, batch, temperature=temperature) for m in (policy, baseline))
         total += float((ours - theirs).sum())
     return total / len(rollouts)

@@ -117,6 +117,7 @@ def resume(context: Context, models: Mapping[str, Any], engines: Mapping[str, Tr
         context.sink.rewind(candidate.directory.parent.parent / "metrics.jsonl", candidate.step)
         log.info("resumed at step %d from %s", candidate.step, candidate.directory)
         return candidate.step
+    context.sink.rewind(context.attempt_dir / "metrics.jsonl", 0)
     return 0
 
 

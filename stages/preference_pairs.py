@@ -44,7 +44,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from statistics import fmean
 
     from stages.datasets import write_jsonl
-    from stages.scored_groups import sample_and_score
+    from stages.scored_groups import sample_and_score, usable
     from training_core.errors import DataError
 
     groups = sample_and_score(
@@ -60,7 +60,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     rows = [
         row
         for group in groups
-        if (row := _pair(_usable(group, config.keep_unfinished), config.min_margin))
+        if (row := _pair(usable(group, keep_unfinished=config.keep_unfinished), config.min_margin))
     ]
     if not rows:
         raise DataError(
@@ -77,12 +77,6 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         "mean_margin": fmean(row["chosen_reward"] - row["rejected_reward"] for row in rows),
     }
     return Result("dataset", metrics)
-
-
-def _usable(group: Sequence[ScoredRollout], keep_unfinished: bool) -> list[ScoredRollout]:
-    return [
-        s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()
-    ]
 
 
 def _pair(group: Sequence[ScoredRollout], min_margin: float) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import platform
 import signal
@@ -62,6 +63,9 @@ def run_request(path: Path) -> int:
         config = spec.config_class().model_validate(request.config)
         context = _context(attempt_dir, request.stage, _stop_on_sigterm())
         inputs = {role: Path(directory) for role, directory in request.inputs.items()}
+        if Store(attempt_dir.parents[4]).find(request.stage, request.key):
+            log.info("another attempt has finished already")
+            return ExitCode.LOST_THE_RACE
         with Heartbeat(attempt_dir):
             log.info(
                 "stage %s, key %s, attempt %s", request.stage, request.key[:12], attempt_dir.name
@@ -80,6 +84,8 @@ def run_request(path: Path) -> int:
 def _publish(
     request: Request, config: StageConfig, result: Result, attempt_dir: Path, started: float
 ) -> bool:
+    if broken := [name for name, value in result.metrics.items() if not math.isfinite(value)]:
+        raise NonFiniteError(f"metrics {broken} of the result are NaN or infinite")
     files, digest = record_files(attempt_dir / "artifact")
     seconds = time.time() - started
     manifest = Manifest(
@@ -143,7 +149,10 @@ def _report(error: Exception, attempt_dir: Path) -> int:
         )
     code = code or ExitCode.TRANSIENT
     log.error("%s: %s", type(error).__name__, error, exc_info=isinstance(error, OSError))
-    write_error(attempt_dir, code, error)
+    try:
+        write_error(attempt_dir, code, error)
+    except OSError as second:  # a full disk; the exit code says it, too
+        log.error("error.json was not written: %s", second)
     return code
 
 

@@ -34,7 +34,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from statistics import fmean
 
     from stages.datasets import write_jsonl
-    from stages.scored_groups import sample_and_score
+    from stages.scored_groups import sample_and_score, usable
     from training_core.errors import DataError
 
     groups = sample_and_score(
@@ -47,15 +47,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         unscored_limit=config.unscored_limit,
         seed=config.seed,
     )
-    usable = [
-        [
-            s
-            for s in group
-            if (s.rollout.is_finished or config.keep_unfinished) and s.rollout.text.strip()
-        ]
-        for group in groups
-    ]
-    best = [max(group, key=lambda s: s.reward) for group in usable if group]
+    kept = [usable(group, keep_unfinished=config.keep_unfinished) for group in groups]
+    best = [max(group, key=lambda s: s.reward) for group in kept if group]
     if not best:
         raise DataError(
             "no response ended before the token limit; raise rollouts.max_response_tokens "

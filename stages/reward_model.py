@@ -6,7 +6,7 @@ from functools import partial
 
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
 from stages.settings import Data, Training
-from training_core.errors import ConfigError
+from stages.sources import either
 
 
 class Config(StageConfig):
@@ -42,9 +42,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from training_core.models import hub
     from training_core.objectives.preference import pairwise_reward
 
-    source = config.data or inputs.get("dataset")
-    if source is None:
-        raise ConfigError("reward_model needs `data` in its config, or a dataset from the graph")
+    source = either("reward_model.data", config.data, "dataset", inputs)
     tokenizer = hub.load_tokenizer(inputs["policy"])
     limit, pad_id = config.training.max_tokens, chat.pad_id(tokenizer)
     pairs = encode_pairs(tokenizer, preferences(source), max_tokens=limit)
@@ -75,10 +73,12 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         "train_pairs": float(len(pairs)),
         "heldout_pairs": float(len(heldout)),
         "train_accuracy": float((scores[:, 0] > scores[:, 1]).double().mean()),
-        "heldout_accuracy": float((heldout_scores[:, 0] > heldout_scores[:, 1]).double().mean()),
         "reward_mean": float(scores.mean()),
         "reward_std": float(scores.std()),
     }
+    if heldout:
+        wins = heldout_scores[:, 0] > heldout_scores[:, 1]
+        metrics["heldout_accuracy"] = float(wins.double().mean())
     model.config.reward_mean = metrics["reward_mean"]
     model.config.reward_std = metrics["reward_std"]
     model.config.pad_token_id = pad_id

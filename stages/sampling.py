@@ -12,7 +12,7 @@ from stages.contract import Context, Inputs
 from stages.offline import best_device
 from stages.settings import CafeReward, Data, LexiconReward, Reward, Rollouts
 from training_core.data.chat import encode_prompt
-from training_core.errors import ConfigError, DataError
+from training_core.errors import ConfigError, DataError, StoppedError
 from training_core.rewards import functions
 from training_core.rewards.reward import Reward as RewardFunction
 from training_core.rewards.reward_model import RewardModelReward
@@ -129,6 +129,8 @@ def sample_groups(
         first = start * group_size
         seeds = [seed * 1_000_003 + first + i for i in range(len(repeated))]
         flat = engine.generate(repeated, sampling, seeds=seeds)
+        if context and context.should_stop():
+            raise StoppedError(f"stopped after {start + len(some)} of {len(prompts)} prompts")
         groups += [flat[i : i + group_size] for i in range(0, len(flat), group_size)]
         if context:
             context.sink.progress(len(groups), len(prompts), "prompts sampled")

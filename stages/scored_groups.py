@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stages.contract import Context, Inputs
+from stages.offline import best_device
 from stages.sampling import (
     build_reward,
     load_prompts,
@@ -35,7 +38,7 @@ def sample_and_score(
         One group per prompt; unscored rollouts are missing from it.
     """
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    policy = hub.freeze(hub.load_policy(inputs["policy"]))
+    policy = hub.freeze(hub.load_policy(inputs["policy"])).to(best_device())
     engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)
     groups = sample_groups(
         engine,
@@ -53,3 +56,10 @@ def sample_and_score(
     for item in scored:
         by_prompt.setdefault(item.rollout.prompt.id, []).append(item)
     return list(by_prompt.values())
+
+
+def usable(group: Sequence[ScoredRollout], *, keep_unfinished: bool) -> list[ScoredRollout]:
+    """Return the rollouts of a group that may become data: not empty, and ended if asked."""
+    return [
+        s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()
+    ]

@@ -11,8 +11,6 @@ from pydantic import Field
 
 from stages.contract import Block, operational, semantic
 
-Dtype = Literal["float32", "bfloat16"]
-
 
 class Optimizer(Block):
     """AdamW and its schedule."""
@@ -28,6 +26,14 @@ class Optimizer(Block):
     max_grad_norm: float = semantic(1.0, "The gradient is scaled down to this norm.", gt=0)
 
 
+class SteadyOptimizer(Optimizer):
+    """AdamW at a constant rate: what reinforcement learning starts from."""
+
+    schedule: Literal["constant", "linear", "cosine"] = semantic(
+        "constant", "Shape after the warm-up."
+    )
+
+
 class Training(Block):
     """How a model is fitted to a fixed dataset."""
 
@@ -37,7 +43,6 @@ class Training(Block):
         1024, "Longest prompt and response together; longer rows are dropped, never cut.", gt=1
     )
     optimizer: Optimizer = semantic(Optimizer(), "AdamW and its schedule.")
-    dtype: Dtype = semantic("float32", "Precision of weights and arithmetic.")
     micro_batch_tokens: int = operational(
         8192, "Padded tokens in memory at once; does not change the gradient.", gt=0
     )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import field_validator
+
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
 from stages.settings import BaseModelSource, Data, ScratchModel, Training
+from stages.sources import either
+from training_core.data.templates import chat_template
 from training_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,11 +32,22 @@ class Config(StageConfig):
     pad_token: str | None = semantic(None, "Token for padding; None keeps the tokenizer's own.")
     training: Training = semantic(Training(), "How the model is fitted.")
 
+    @field_validator("chat_template")
+    @classmethod
+    def _is_known_or_jinja(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                chat_template(value)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error
+        return value
+
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """Train on the responses alone; the artifact is the policy.
 
-    Metrics: `loss` (nats per trained token, last step), `heldout_loss` before and after.
+    Metrics: `examples`, and with `eval_data` `heldout_loss_before` and `heldout_loss`, in nats per
+    trained token.
     """
     from stages.datasets import demonstrations
     from stages.examples import encode_demonstrations, example_batches
@@ -41,7 +56,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from training_core.models import hub
     from training_core.objectives.supervised import supervised
 
-    rows = demonstrations(_source("data", config.data, inputs.get("dataset")))
+    rows = demonstrations(either("sft.data", config.data, "dataset", inputs))
     model, tokenizer = _start(config, inputs, rows)
     model.to(best_device())
     limit, pad_id = config.training.max_tokens, chat.pad_id(tokenizer)
@@ -70,24 +85,15 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     return Result("policy", metrics)
 
 
-def _source(field: str, configured: Any, given: Any) -> Any:
-    if (configured is None) == (given is None):
-        raise ConfigError(
-            f"sft needs either `{field}` in its config or an input from the graph, "
-            "not both or neither"
-        )
-    return configured or given
-
-
 def _start(config: Config, inputs: Inputs, rows: Sequence[Demonstration]) -> tuple[Any, Any]:
-    from training_core.data.chat import CHAT_TEMPLATES, require_special_tokens
+    from training_core.data.chat import require_special_tokens
     from training_core.models import hub, scratch
 
-    base = _source("base", config.base, inputs.get("policy"))
-    template = CHAT_TEMPLATES.get(config.chat_template or "", config.chat_template)
+    base = either("sft.base", config.base, "policy", inputs)
+    template = chat_template(config.chat_template) if config.chat_template else None
     if isinstance(base, ScratchModel):
         texts = (" ".join((*(m["content"] for m in row.prompt), row.response)) for row in rows)
-        tokenizer = scratch.make_tokenizer(texts, template or CHAT_TEMPLATES["roles"])
+        tokenizer = scratch.make_tokenizer(texts, template or chat_template("roles"))
         sizes = base.model_dump(exclude={"name"})
         architecture = scratch.Architecture(**sizes, max_positions=config.training.max_tokens)
         return scratch.make_policy(architecture, tokenizer, seed=config.seed), tokenizer
@@ -96,9 +102,7 @@ def _start(config: Config, inputs: Inputs, rows: Sequence[Demonstration]) -> tup
     tokenizer.chat_template = template or tokenizer.chat_template
     tokenizer.pad_token = config.pad_token or tokenizer.pad_token
     require_special_tokens(tokenizer)
-    model = hub.load_policy(
-        directory, dtype=getattr(_torch(), config.training.dtype), revision=revision
-    )
+    model = hub.load_policy(directory, revision=revision)
     model.config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 
@@ -107,12 +111,6 @@ def _location(base: Any) -> tuple[str, str | None]:
     if hasattr(base, "repo"):
         return base.repo, base.revision
     return str(getattr(base, "path", base)), None
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
 
 
 def _heldout_loss(model: Any, examples: Sequence[Any], training: Training, pad_id: int) -> float:

@@ -6,7 +6,7 @@ Their contents belong to the stage key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,9 +14,27 @@ from pydantic import BaseModel
 
 from stages.identity import digest_of_tree
 from stages.settings import LOCAL_SOURCES, HubData, HubModel
-from training_core.errors import DataError
+from training_core.errors import ConfigError, DataError
 
 AnyBlock = TypeVar("AnyBlock", bound=BaseModel)
+T = TypeVar("T")
+
+
+def either(field: str, configured: T | None, role: str, inputs: Mapping[str, Path]) -> T | Path:
+    """Return what the config says, or what the graph gives.
+
+    Raises:
+        ConfigError: if there are both or neither.
+    """
+    given = inputs.get(role)
+    if configured is not None and given is not None:
+        raise ConfigError(
+            f"`{field}` is set, but the graph gives the input '{role}', too; drop one"
+        )
+    chosen = given if configured is None else configured
+    if chosen is None:
+        raise ConfigError(f"set `{field}`, or give the input '{role}' from the graph")
+    return chosen
 
 
 def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:

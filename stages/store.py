@@ -10,10 +10,12 @@ one exists: the first to finish wins. Nothing else decides whether a stage is do
 from __future__ import annotations
 
 import json
+import logging
 import os
 import stat
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +24,8 @@ from pydantic import BaseModel, ConfigDict
 from stages.contract import ArtifactKind
 from stages.identity import digest_of, digest_of_file
 from training_core.errors import IntegrityError
+
+log = logging.getLogger("ratchet.store")
 
 MANIFEST = "manifest.json"
 
@@ -67,7 +71,7 @@ class Manifest(BaseModel):
         files: the artifact's files.
         digest: of `files`; the identity of what was made.
         metrics: numbers that describe the result.
-        environment: versions, host and revision it was made with.
+        environment: versions of the packages, host and Ray job that it was made with.
         cost: wall-clock seconds and reserved hardware.
         finished_at: Unix time.
     """
@@ -131,10 +135,29 @@ class Store:
             self.verify(manifest)
         except FileNotFoundError:
             return None
-        except (IntegrityError, ValueError):
-            path.rename(path.with_name(f"manifest.corrupt-{int(time.time())}.json"))
+        except (IntegrityError, ValueError) as error:
+            log.warning(
+                "%s %s is done again, since its result is damaged: %s", stage, key[:12], error
+            )
+            with suppress(FileNotFoundError):  # somebody else found it damaged, too
+                path.rename(path.with_name(f"manifest.corrupt-{time.time_ns()}.json"))
             return None
         return manifest
+
+    def find_digest(self, stage: str, key: str, digest: str) -> Manifest | None:
+        """Return the manifest of this digest, be it set aside since, or None.
+
+        A stage that is forced, or whose files were damaged, may make other bytes for the same key.
+        """
+        found = self.find(stage, key)
+        if found is not None and found.digest == digest:
+            return found
+        for path in self.stage_dir(stage, key).glob("manifest.set-aside-*.json"):
+            manifest = Manifest.model_validate_json(path.read_bytes())
+            if manifest.digest == digest:
+                self.verify(manifest)
+                return manifest
+        return None
 
     def set_aside(self, stage: str, key: str, *, once_for: str) -> None:
         """Rename the manifest, so that the stage is done again.

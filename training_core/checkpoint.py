@@ -3,8 +3,8 @@
     <root>/step-00000100/{<model>.safetensors…, state.pt, COMPLETE}
 
 Everything is written into a hidden directory, fsynced, and renamed; `COMPLETE` is written last and
-lists the files with sizes and SHA-256. The older checkpoint is deleted only after that, so one that loads
-always exists.
+lists the files with sizes and SHA-256. The older checkpoint is deleted only after that, so one that
+loads always exists.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _mark_complete(draft: Path, final: Path, step: int) -> None:
     draft.rename(final)
     marker = final / MARKER
     marker.write_text(json.dumps(record))
-    _fsync(marker)
-    _fsync(final.parent)
+    for path in (marker, final, final.parent):
+        _fsync(path)
 
 
 def complete_checkpoints(roots: Iterable[Path]) -> list[Checkpoint]:
@@ -110,11 +110,17 @@ def load(checkpoint: Checkpoint, models: Mapping[str, nn.Module]) -> dict[str, A
     Raises:
         IntegrityError: if a file is not what was saved; the message names it.
     """
-    expected = json.loads((checkpoint.directory / MARKER).read_text())["sha256"]
+    try:
+        expected = json.loads((checkpoint.directory / MARKER).read_text())["sha256"]
+        found = {name: _sha256(checkpoint.directory / name) for name in expected}
+    except (FileNotFoundError, KeyError, ValueError) as error:  # rotated away meanwhile, or torn
+        raise IntegrityError(f"{checkpoint.directory} is not whole: {error!r}") from error
     for name, sha256 in expected.items():
-        path = checkpoint.directory / name
-        if (found := _sha256(path)) != sha256:
-            raise IntegrityError(f"{path}: expected sha256 {sha256[:12]}…, found {found[:12]}…")
+        if found[name] != sha256:
+            raise IntegrityError(
+                f"{checkpoint.directory / name}: expected sha256 {sha256[:12]}…, "
+                f"found {found[name][:12]}…"
+            )
     for name, model in models.items():
         load_model(model, str(checkpoint.directory / f"{name}.safetensors"))
     return torch.load(checkpoint.directory / "state.pt", map_location="cpu", weights_only=True)

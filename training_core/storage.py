@@ -36,7 +36,7 @@ def writing(what: str) -> Iterator[None]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it was raised from; torch's file writer fails once more while it closes."""
+    """The error and what it came from; torch's file writer fails once more while it closes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

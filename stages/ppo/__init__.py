@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stages.contract import Context, Inputs, Result, StageConfig, operational, semantic
-from stages.settings import Data, Optimizer, Reward, RewardModelReward, Rollouts
+from stages.settings import Data, Reward, RewardModelReward, Rollouts, SteadyOptimizer
 
 
 class Config(StageConfig):
@@ -22,6 +24,9 @@ class Config(StageConfig):
     kl_coef: float = semantic(
         0.02, "Price of one nat of KL to the reference, in units of the reward.", ge=0
     )
+    kl_estimator: Literal["k1", "k2", "k3"] = semantic(
+        "k1", "Estimate of the KL per token (Schulman 2020); k1 is unbiased in the reward."
+    )
     clip_low: float = semantic(0.2, "Lower clip of the probability ratio (PPO paper).", gt=0, lt=1)
     clip_high: float = semantic(0.2, "Upper clip of the probability ratio (PPO paper).", gt=0)
     value_clip: float = semantic(
@@ -32,9 +37,9 @@ class Config(StageConfig):
         0.95, "GAE's trade between bias and variance (Stiennon et al. 2020).", ge=0, le=1
     )
     critic_warmup_steps: int = semantic(0, "First rounds in which only the critic learns.", ge=0)
-    policy_optimizer: Optimizer = semantic(Optimizer(schedule="constant"), "The policy's AdamW.")
-    critic_optimizer: Optimizer = semantic(
-        Optimizer(schedule="constant", learning_rate=5e-5), "The critic's AdamW."
+    policy_optimizer: SteadyOptimizer = semantic(SteadyOptimizer(), "The policy's AdamW.")
+    critic_optimizer: SteadyOptimizer = semantic(
+        SteadyOptimizer(learning_rate=5e-5), "The critic's AdamW."
     )
     unscored_limit: float = semantic(
         0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1

@@ -12,23 +12,22 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from stages.contract import Context, Inputs
 from stages.offline import best_device, make_engine, resume, saver
 from stages.ppo.experience import make_experience
 from stages.ppo.workers import Learner, critic_values, policy_logprobs
 from stages.sampling import build_reward, load_prompts, open_engine, sample_groups, sampling_of
 from stages.store import read_jsonl
+from training_core.algorithms.kl import KL_ESTIMATORS
 from training_core.algorithms.policy_losses import ppo_clip
 from training_core.algorithms.value_losses import clipped_value_loss
-from training_core.data.batching import batch_indices
+from training_core.data.batching import batch_indices, steps_in
 from training_core.data.chat import pad_id
 from training_core.errors import StoppedError
 from training_core.models import hub
 from training_core.objectives.reinforcement import policy_objective, value_objective
 from training_core.rewards.reward import score
-from training_core.rollout.engine import LogprobGap, require_same_policy, sync
+from training_core.rollout.engine import logprob_gap, require_same_policy, sync
 from training_core.types import Experience, Prompt, Rollout, ScoredRollout
 
 if TYPE_CHECKING:
@@ -87,12 +86,19 @@ def _round(config: Config, cast: Cast, step: int) -> dict[str, float]:
     scored = score(cast.reward, rollouts, unscored_limit=config.unscored_limit)
     sampled = time.monotonic()
     experience = _experience(config, cast, scored)
-    gap = _gap(scored, experience)
+    gap = logprob_gap(
+        cast.policy.engine.model,
+        [s.rollout for s in scored],
+        experience.old_logprobs,
+        temperature=config.rollouts.temperature,
+        pad_id=pad_id(cast.tokenizer),
+    )
     require_same_policy(gap, limit=config.rollouts.logprob_gap_limit, engine=cast.rollout_engine)
     minibatches = _minibatches(config, len(scored), step)
+    updates = step * len(minibatches)
     learns = step >= config.critic_warmup_steps
-    policy_metrics = cast.policy.update(experience, minibatches) if learns else {}
-    critic_metrics = cast.critic.update(experience, minibatches)
+    policy_metrics = cast.policy.update(experience, minibatches, updates) if learns else {}
+    critic_metrics = cast.critic.update(experience, minibatches, updates)
     return {
         **_describe(scored, experience),
         **{f"policy_{name}": value for name, value in policy_metrics.items()},
@@ -127,6 +133,7 @@ def _experience(config: Config, cast: Cast, scored: Sequence[ScoredRollout]) -> 
         policy_logprobs(policy, config.rollouts.temperature, config.micro_batch_tokens),
         policy_logprobs(cast.reference, config.rollouts.temperature, config.micro_batch_tokens),
         critic_values(critic, config.micro_batch_tokens),
+        kl_estimator=KL_ESTIMATORS[config.kl_estimator],
         kl_coef=config.kl_coef,
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
@@ -137,19 +144,11 @@ def _experience(config: Config, cast: Cast, scored: Sequence[ScoredRollout]) -> 
 
 def _minibatches(config: Config, size: int, step: int) -> list[list[int]]:
     per_update = -(-size // config.updates_per_step)
-    total = config.epochs_per_step * -(-size // per_update)
     seed = config.seed * 100_003 + step
     return [
         batch_indices(size, per_update, config.epochs_per_step, seed=seed, step=i)
-        for i in range(total)
-        if i * per_update < size * config.epochs_per_step
+        for i in range(steps_in(size, per_update, config.epochs_per_step))
     ]
-
-
-def _gap(scored: Sequence[ScoredRollout], experience: Experience) -> LogprobGap:
-    theirs = torch.tensor([p for s in scored for p in s.rollout.logprobs])
-    gap = (experience.old_logprobs[experience.batch.loss_mask].cpu() - theirs).abs()
-    return LogprobGap(float(gap.mean()), float(gap.max()))
 
 
 def _describe(scored: Sequence[ScoredRollout], experience: Experience) -> dict[str, float]:

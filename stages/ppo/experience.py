@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from training_core.algorithms.advantages import gae, token_rewards
-from training_core.algorithms.kl import k1
 from training_core.algorithms.masking import whiten
 from training_core.data.batching import collate
 from training_core.types import Batch, Experience, ScoredRollout
@@ -22,6 +21,7 @@ def make_experience(
     reference: Ask,
     critic: Ask,
     *,
+    kl_estimator: Callable[[Tensor, Tensor], Tensor],
     kl_coef: float,
     gamma: float,
     gae_lambda: float,
@@ -35,6 +35,7 @@ def make_experience(
         policy: batch -> log-probabilities [B, T] before the update.
         reference: batch -> log-probabilities [B, T].
         critic: batch -> values [B, T].
+        kl_estimator: (log-probabilities, reference's [B, T]) -> nats [B, T].
         kl_coef: price of one nat.
         gamma: discount.
         gae_lambda: of GAE.
@@ -48,7 +49,7 @@ def make_experience(
     old_logprobs, ref_logprobs, values = policy(batch), reference(batch), critic(batch)
     rewards = token_rewards(
         torch.tensor([s.reward for s in scored], device=device),
-        k1(old_logprobs, ref_logprobs),
+        kl_estimator(old_logprobs, ref_logprobs),
         batch.loss_mask,
         kl_coef=kl_coef,
     )

@@ -67,19 +67,20 @@ class Learner:
         self._budget = micro_batch_tokens
 
     def update(
-        self, experience: Experience, minibatches: Sequence[Sequence[int]]
+        self, experience: Experience, minibatches: Sequence[Sequence[int]], first_step: int
     ) -> Mapping[str, float]:
         """Make one optimizer step per minibatch.
 
         Args:
             experience: a whole round.
             minibatches: rows of each optimizer step.
+            first_step: optimizer steps done before.
 
         Returns:
             The metrics, averaged over the steps.
         """
         batches = [self._cut(experience, rows) for rows in minibatches]
-        reports = list(train_steps(self.engine, self._objective, batches))
+        reports = list(train_steps(self.engine, self._objective, batches, first_step=first_step))
         names = ("loss", "grad_norm", "learning_rate")
         flat = [{**{n: getattr(r, n) for n in names}, **r.metrics} for r in reports]
         return {name: sum(r[name] for r in flat) / len(flat) for name in flat[0]}

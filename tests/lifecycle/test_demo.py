@@ -1,4 +1,4 @@
-"""What `make demo` leaves behind: models that got better, in a registry that says where they come from."""
+"""What `make demo` leaves behind: better models, in a registry that says where they come from."""
 
 from __future__ import annotations
 

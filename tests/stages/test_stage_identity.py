@@ -24,11 +24,11 @@ def key(changes=None, spec=SPEC, inputs=None):
 
 def test_the_key_of_a_fixed_config_is_the_golden_one():
     # If this fails, every finished stage in every store will be done again. Is that meant?
-    assert key() == "37c5e4a401c475ff2d02e9712f87d4004658f0948c9ec3980f30d4f3f1971b07"
+    assert key() == "8bbf3bf924e3a8a5c4098de2d39be6faf7e3b8defdace23a57a443ff04e95503"
     dpo = stage_key(
         StageSpec("dpo", "stages.dpo", 1), DpoConfig(), {"policy": "p", "reference": "r"}
     )
-    assert dpo == "df39d17a5d457c62ea9a214b4592bc896e475ef76b679d7ad477babe206982c7"
+    assert dpo == "fdac4b08abe0d698b5d5fa976793ade7d6f0ee4879fa64ba8b8af39ab10ab152"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,6 @@ def test_an_operational_field_does_not_change_the_key(changes):
         {"training": {**SFT["training"], "epochs": 3}},
         {"training": {**SFT["training"], "batch_size": 63}},
         {"training": {**SFT["training"], "max_tokens": 1023}},
-        {"training": {**SFT["training"], "dtype": "bfloat16"}},
         *(
             {"training": {"epochs": 2, "optimizer": {"learning_rate": 1e-3, **change}}}
             for change in (
@@ -79,7 +78,7 @@ def test_each_semantic_field_changes_the_key(changes):
 
 def test_every_semantic_field_of_this_config_is_in_the_test_above():
     training = set(semantic_part(SftConfig.model_validate(SFT))["training"])
-    assert training == {"epochs", "batch_size", "max_tokens", "optimizer", "dtype"}
+    assert training == {"epochs", "batch_size", "max_tokens", "optimizer"}
     top = set(semantic_part(SftConfig.model_validate(SFT)))
     assert top == {"seed", "base", "data", "eval_data", "chat_template", "pad_token", "training"}
 

@@ -11,33 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
+from training_core.data.templates import CHAT_TEMPLATES
 from training_core.errors import ConfigError, DataError
 from training_core.types import Example, Prompt
 
 Message = Mapping[str, str]
-
-CHAT_TEMPLATES: dict[str, str] = {
-    # Text as it is, for continuing a text: bos, then the contents one after the other.
-    "plain": "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}",
-    # Roles as words, for tokenizers that were made with `<user>` and `<assistant>` as tokens.
-    "roles": (
-        "{{ bos_token }}{% for message in messages %}"
-        "{{ '<' + message['role'] + '> ' + message['content'] }}"
-        "{% if message['role'] == 'assistant' %}{{ ' ' + eos_token }}{% endif %}"
-        "{{ ' ' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
-    ),
-    # Llama 3's headers, with the tokenizer's own end token after every turn.
-    "llama3": (
-        "{{ bos_token }}{% for message in messages %}"
-        "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
-        " + message['content'] + eos_token }}"
-        "{% endfor %}"
-        "{% if add_generation_prompt %}"
-        "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-        "{% endif %}"
-    ),
-}
 
 
 def require_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:

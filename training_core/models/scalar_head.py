@@ -21,7 +21,7 @@ def token_values(model: Any, batch: Batch) -> Tensor:
     Returns:
         [B, T]; zero where `loss_mask` is not set.
     """
-    outputs = model.score(hidden_states(model, batch)).squeeze(-1).float()
+    outputs = _full(model.score(hidden_states(model, batch)).squeeze(-1))
     values = torch.cat([torch.zeros_like(outputs[:, :1]), outputs[:, :-1]], dim=1)
     return values.masked_fill(~batch.loss_mask, 0.0)
 
@@ -39,4 +39,9 @@ def sequence_scores(model: Any, batch: Batch) -> Tensor:
     hidden = hidden_states(model, batch)
     last = batch.attention_mask.long().sum(dim=1) - 1
     rows = torch.arange(len(last), device=last.device)
-    return model.score(hidden[rows, last]).squeeze(-1).float()
+    return _full(model.score(hidden[rows, last]).squeeze(-1))
+
+
+def _full(outputs: Tensor) -> Tensor:
+    """At least single precision."""
+    return outputs if outputs.dtype == torch.float64 else outputs.float()

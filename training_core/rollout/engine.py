@@ -80,7 +80,9 @@ def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
 
 
 def sync(engine: RolloutEngine, policy: Any, version: int) -> None:
-    """Give the engine the policy's weights and prove that every byte arrived.
+    """Give the engine the policy's weights and compare fingerprints of what was sent and received.
+
+    That guards the transfer. What the engine computes with them is proven by `logprob_gap`.
 
     Args:
         engine: what samples.
@@ -126,7 +128,7 @@ def logprob_gap(
         temperature: that the rollouts were sampled at.
         pad_id: any id.
     """
-    batch = collate([r.example() for r in rollouts], pad_id)
+    batch = collate([r.example() for r in rollouts], pad_id, policy.device)
     if trainer_logprobs is None:
         trainer_logprobs = logprobs(policy, batch, temperature=temperature)
     theirs = torch.tensor([p for r in rollouts for p in r.logprobs])

@@ -19,9 +19,10 @@ MAX_ROWS = 128
 
 
 class GumbelNoise(LogitsProcessor):
-    """Makes the arg-max of the processed logits a sample of the softmax, with one generator per row.
+    """Makes the arg-max of the logits a sample of their softmax, with one generator per row.
 
-        argmax_v(logits_v / temperature + g_v) ~ softmax(logits / temperature),  g_v = -log(-log(u_v))
+        argmax_v(logits_v / temperature + g_v) ~ softmax(logits / temperature)
+        g_v = -log(e_v), e_v exponentially distributed
 
     So a response depends on its own seed and not on its neighbours in the batch.
 
@@ -37,7 +38,7 @@ class GumbelNoise(LogitsProcessor):
         self._temperature = temperature
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
         """Perturb `scores` [B, V]."""
         del input_ids
         vocabulary = scores.shape[1]

@@ -79,6 +79,7 @@ class VllmEngine:
             disable_log_stats=True,
             enable_prefix_caching=True,
             gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
+            logprobs_mode="processed_logprobs",  # after the temperature, as the trainer's are
             worker_extension_cls=WORKER_EXTENSION,
             seed=0,
         )

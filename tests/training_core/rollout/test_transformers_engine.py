@@ -1,6 +1,7 @@
 """The slow engine is the trainer's policy, and a stale one is found out."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -94,6 +95,21 @@ def certain_of(policy, token):
     head.bias.data[token] = 30.0
     other.lm_head = head
     return other
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_tokens_are_drawn_as_often_as_the_policy_says(
+    make_policy, tokenizer, cafe_prompts, temperature
+):
+    policy = certain_of(make_policy(), token=9)
+    policy.lm_head.bias.data[10] = 30.0 - 1.0  # one nat less likely, at temperature 1
+    engine = TransformersEngine(policy, tokenizer)
+    rollouts = engine.generate(
+        cafe_prompts[:1] * 1000, Sampling(1, temperature), seeds=range(5000, 6000)
+    )
+    share = sum(r.response_ids == (9,) for r in rollouts) / 1000
+    # sigmoid(1) = 0.731, sigmoid(2) = 0.881; three deviations are 3 * sqrt(0.2 / 1000) = 0.042
+    assert share == pytest.approx(1 / (1 + math.exp(-1 / temperature)), abs=0.042)
 
 
 def test_a_response_ends_with_its_end_token_and_knows_it(make_policy, tokenizer, cafe_prompts):
