@@ -24,6 +24,10 @@ AUTO_RESUME_TAG = "auto-resume"
 # Three beats of PREFECT_FLOWS_HEARTBEAT_FREQUENCY; with fewer, one late beat would end a live run.
 _SILENCE = timedelta(seconds=90)
 
+# The shortest that Prefect allows.
+_SETTLING = timedelta(seconds=10)
+_SIGNS_OF_LIFE = ("Scheduled", "AwaitingRetry", "Pending", "Running")
+
 
 def lost_runs_crash() -> AutomationCore:
     """A run that beats no more is dead, even if nobody lived to report it.
@@ -55,13 +59,19 @@ def lost_runs_crash() -> AutomationCore:
 
 
 def crashed_runs_resume() -> AutomationCore:
-    """A crashed run that wants it is started again, as by Retry in the UI."""
+    """A run that has crashed, and wants it, is started again 10 s later, as by Retry in the UI.
+
+    Not at once: a worker reports a dead process up to some seconds after the server knows, and that
+    report would turn the new `AwaitingRetry` into `Crashed` for good. So this fires when nothing
+    but crashes has been heard of the run for a while.
+    """
     return AutomationCore(
         name="ratchet: crashed runs resume",
         description=f"Retries a crashed run tagged {AUTO_RESUME_TAG}. Kept by `ratchet deploy`.",
         trigger=EventTrigger(
-            posture=Posture.Reactive,
-            expect={"prefect.flow-run.Crashed"},
+            posture=Posture.Proactive,
+            after={"prefect.flow-run.Crashed"},
+            expect={f"prefect.flow-run.{state}" for state in _SIGNS_OF_LIFE},
             match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
             match_related=ResourceSpecification(
                 {
@@ -71,7 +81,7 @@ def crashed_runs_resume() -> AutomationCore:
             ),
             for_each={"prefect.resource.id"},
             threshold=1,
-            within=timedelta(0),
+            within=_SETTLING,
         ),
         actions=[
             ChangeFlowRunState(

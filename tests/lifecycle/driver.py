@@ -51,7 +51,8 @@ class Lifecycle:
         """Wait until `condition` returns something true, and return that."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
-            assert time.monotonic() < deadline, f"not within {seconds} s"
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {seconds} s")
             time.sleep(0.3)
         return value
 
@@ -74,10 +75,20 @@ class Lifecycle:
             t.name: str(t.state_name) for t in ordered if " " not in t.name and t.name != "report"
         }
 
+    def says(self, run_id: UUID, text: str) -> bool:
+        """Whether the run's log says `text`; waits a little, since logs arrive late."""
+        try:
+            return bool(self.until(lambda: text in self.log(run_id), seconds=20))
+        except TimeoutError:
+            return False
+
     def log(self, run_id: UUID) -> str:
-        """Everything that the run logged."""
+        """Everything that the run has logged so far."""
         only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]))
-        return "\n".join(entry.message for entry in self.client.read_logs(only, limit=200))
+        lines: list[str] = []
+        while page := self.client.read_logs(only, limit=200, offset=len(lines)):
+            lines += [entry.message for entry in page]
+        return "\n".join(lines)
 
     def attempts(self, stage: str) -> set[Path]:
         """Attempt directories of all keys of a stage."""
@@ -85,10 +96,14 @@ class Lifecycle:
 
     def manifest_of(self, run_id: UUID, step: str) -> Manifest:
         """Manifest of a step, by the key that the run's summary names."""
-        row = next(r for r in self.summary(run_id)["rows"] if r["step"] == step)
+        row = self.row(run_id, step)
         manifest = self.store.find(row["stage"], row["key"])
         assert manifest is not None
         return manifest
+
+    def row(self, run_id: UUID, step: str) -> dict[str, Any]:
+        """What the run's summary says of a step."""
+        return next(r for r in self.summary(run_id)["rows"] if r["step"] == step)
 
     def summary(self, run_id: UUID) -> dict[str, Any]:
         """What the run's report says, as data."""

@@ -13,9 +13,10 @@ import mlflow
 import pytest
 import torch
 from mlflow import MlflowClient
+from mlflow.entities.model_registry import ModelVersion
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from tasks.ledger import champion
+from tasks.ledger import history
 from tasks.registry import Registry
 from tests.lifecycle.driver import Lifecycle
 
@@ -38,6 +39,17 @@ def registry_of(lifecycle: Lifecycle) -> MlflowClient:
     return MlflowClient(lifecycle.environment["MLFLOW_TRACKING_URI"])
 
 
+def version_of(lifecycle: Lifecycle, run_id: UUID, step: str) -> ModelVersion:
+    """The version that a step of the run made; later runs move the step's alias on."""
+    name = "tiny.reward-model" if step == "reward_model" else "tiny.policy"
+    number = lifecycle.row(run_id, step)["version"]
+    return registry_of(lifecycle).get_model_version(name, str(number))
+
+
+def directory_of(version: ModelVersion) -> str:
+    return mlflow.artifacts.download_artifacts(f"models:/{version.name}/{version.version}")
+
+
 def judged(lifecycle: Lifecycle, run_id: UUID) -> dict[str, dict[str, float]]:
     directory = lifecycle.store.artifact_dir(lifecycle.manifest_of(run_id, "evaluation"))
     return json.loads((directory / "summary.json").read_text())
@@ -46,7 +58,7 @@ def judged(lifecycle: Lifecycle, run_id: UUID) -> dict[str, dict[str, float]]:
 def test_the_demo_prints_every_step_and_the_addresses(lifecycle: Lifecycle) -> None:
     for step in STEPS:
         assert step in lifecycle.demo_output
-    assert "champion moved   yes" in lifecycle.demo_output
+    assert "champion         yes" in lifecycle.demo_output
     assert httpx.get(lifecycle.environment["MLFLOW_TRACKING_URI"]).status_code == 200
     prefect_page = lifecycle.environment["PREFECT_API_URL"].removesuffix("/api")
     assert prefect_page in lifecycle.demo_output
@@ -81,13 +93,15 @@ def test_the_reward_model_ranks_held_out_pairs(lifecycle: Lifecycle, demo_run: U
 def test_rollouts_came_from_vllm_and_its_weights_were_the_trainers(
     lifecycle: Lifecycle, demo_run: UUID
 ) -> None:
-    assert "rollouts come from vLLM" in lifecycle.log(demo_run)
+    assert lifecycle.says(demo_run, "rollouts come from vLLM")
     assert lifecycle.manifest_of(demo_run, "ppo").metrics["logprob_gap"] < 1e-4
 
 
 @pytest.mark.parametrize("step", POLICIES)
-def test_a_policy_loads_from_the_registry_and_answers(lifecycle: Lifecycle, step: str) -> None:
-    directory = mlflow.artifacts.download_artifacts(f"models:/tiny.policy@{step}")
+def test_a_policy_loads_from_the_registry_and_answers(
+    lifecycle: Lifecycle, demo_run: UUID, step: str
+) -> None:
+    directory = directory_of(version_of(lifecycle, demo_run, step))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory)
     order = [{"role": "user", "content": "hello i would like two tea and one cake please"}]
@@ -101,8 +115,10 @@ def test_a_policy_loads_from_the_registry_and_answers(lifecycle: Lifecycle, step
     assert output[0, -1] == tokenizer.eos_token_id
 
 
-def test_the_reward_model_loads_as_a_sequence_classifier(lifecycle: Lifecycle) -> None:
-    directory = mlflow.artifacts.download_artifacts("models:/tiny.reward-model@reward_model")
+def test_the_reward_model_loads_as_a_sequence_classifier(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
+    directory = directory_of(version_of(lifecycle, demo_run, "reward_model"))
     model = AutoModelForSequenceClassification.from_pretrained(directory)
     tokenizer = AutoTokenizer.from_pretrained(directory)
 
@@ -113,7 +129,8 @@ def test_the_reward_model_loads_as_a_sequence_classifier(lifecycle: Lifecycle) -
         ]
         text = tokenizer.apply_chat_template(messages, tokenize=False)
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
-        return float(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, 0])
+        with torch.no_grad():
+            return float(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, 0])
 
     assert model.config.num_labels == 1
     assert score("here are two soup and one salad . enjoy !") > score(
@@ -124,13 +141,13 @@ def test_the_reward_model_loads_as_a_sequence_classifier(lifecycle: Lifecycle) -
 def test_weights_are_written_once_and_load_in_place(lifecycle: Lifecycle, demo_run: UUID) -> None:
     manifest = lifecycle.manifest_of(demo_run, "ppo")
     stored = lifecycle.store.artifact_dir(manifest) / "model.safetensors"
-    directory = Path(mlflow.artifacts.download_artifacts("models:/tiny.policy@ppo"))
+    directory = Path(directory_of(version_of(lifecycle, demo_run, "ppo")))
     assert (directory / "model.safetensors").stat().st_ino == stored.stat().st_ino
 
 
 def test_a_version_says_where_it_comes_from(lifecycle: Lifecycle, demo_run: UUID) -> None:
     client = registry_of(lifecycle)
-    version = client.get_model_version_by_alias("tiny.policy", "ppo")
+    version = version_of(lifecycle, demo_run, "ppo")
     manifest = lifecycle.manifest_of(demo_run, "ppo")
     dpo, reward_model = (
         lifecycle.manifest_of(demo_run, step) for step in ("dpo_1", "reward_model")
@@ -142,24 +159,22 @@ def test_a_version_says_where_it_comes_from(lifecycle: Lifecycle, demo_run: UUID
     assert client.get_run(str(version.run_id)).info.status == "FINISHED"
 
 
-def test_curves_are_whole_and_have_no_point_twice(lifecycle: Lifecycle) -> None:
+def test_curves_are_whole_and_have_no_point_twice(lifecycle: Lifecycle, demo_run: UUID) -> None:
     client = registry_of(lifecycle)
-    version = client.get_model_version_by_alias("tiny.policy", "ppo")
+    version = version_of(lifecycle, demo_run, "ppo")
     for name in ("ppo/reward", "ppo/kl", "ppo/response_tokens"):
         history = client.get_metric_history(str(version.run_id), name)
         assert [point.step for point in history] == list(range(1, 61))
 
 
 def test_the_champion_is_what_the_ledger_says(lifecycle: Lifecycle, demo_run: UUID) -> None:
-    client = registry_of(lifecycle)
     registry = Registry(lifecycle.environment["MLFLOW_TRACKING_URI"], lifecycle.store)
-    entry = champion(registry, "tiny.policy")
-    assert entry is not None
-    alias = client.get_model_version_by_alias("tiny.policy", "champion")
-    assert int(alias.version) == entry.target
-    assert alias.tags["stage_key"] == lifecycle.manifest_of(demo_run, "ppo").key
-    checks = {check["name"]: check for check in entry.evidence["reasons"]}
+    first = history(registry, "tiny.policy")[0]
+    assert first.target == lifecycle.row(demo_run, "ppo")["version"]
+    checks = {check["name"]: check for check in first.evidence["reasons"]}
     assert checks["win_rate_low"]["found"] > 0.5
+    alias = registry_of(lifecycle).get_model_version_by_alias("tiny.policy", "champion")
+    assert int(alias.version) == history(registry, "tiny.policy")[-1].target
 
 
 def test_the_report_is_one_file_and_an_mlflow_artifact(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from mlflow import MlflowClient
-from prefect.exceptions import PrefectHTTPStatusError
 
+from tasks.ledger import history
+from tasks.registry import Registry
 from tests.lifecycle.driver import Lifecycle
 
 pytestmark = pytest.mark.lifecycle
@@ -62,18 +63,35 @@ def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecy
     run = lifecycle.run("promote/default", version="sft")
     assert run.state_name == "Completed"
     assert client.get_model_version_by_alias("tiny.policy", "champion").version == champion
-    assert "the evidence is not enough" in lifecycle.log(run.id)
+    assert lifecycle.says(run.id, "the evidence is not enough")
 
 
-def test_a_misspelled_override_is_refused_before_anything_runs(lifecycle: Lifecycle) -> None:
-    with pytest.raises(PrefectHTTPStatusError, match="kl_coeff"):
-        lifecycle.start("full-rlhf/tiny", overrides={"ppo": {"kl_coeff": 0.1}})
+def test_a_rollback_needs_a_former_champion_and_is_an_entry_of_the_ledger(
+    lifecycle: Lifecycle,
+) -> None:
+    registry = Registry(lifecycle.environment["MLFLOW_TRACKING_URI"], lifecycle.store)
+    champion = history(registry, "tiny.policy")[-1].target
+    parameters = {"action": "rollback", "decided_by": "ada", "reason": "a drill"}
+    refused = lifecycle.run("promote/default", version="sft", **parameters)
+    assert refused.state_name == "Failed"
+    done = lifecycle.run("promote/default", version=str(champion), **parameters)
+    assert done.state_name == "Completed"
+    entry = history(registry, "tiny.policy")[-1]
+    assert (entry.target, entry.verdict, entry.decided_by) == (champion, "rollback", "ada")
+
+
+def test_a_misspelled_override_fails_before_anything_runs_and_names_the_nearest_key(
+    lifecycle: Lifecycle,
+) -> None:
+    run = lifecycle.run("full-rlhf/tiny", overrides={"ppo": {"kl_coeff": 0.1}})
+    assert run.state_name == "Failed"
+    assert lifecycle.steps(run.id) == {}
+    assert lifecycle.says(run.id, "ppo.kl_coeff: unknown key; did you mean 'kl_coef'?")
 
 
 def test_an_absent_data_folder_fails_at_once_with_the_reason(lifecycle: Lifecycle) -> None:
     run = lifecycle.run("full-rlhf/tinystories", overrides={"data_root": "no/such/folder"})
     assert run.state_name == "Failed"
     assert lifecycle.steps(run.id) == {}
-    log = lifecycle.log(run.id)
-    assert "sft.base.path: there is no file or directory" in log
-    assert "set data_root (or RATCHET_SHARED)" in log
+    assert lifecycle.says(run.id, "sft.base.path: there is no file or directory")
+    assert lifecycle.says(run.id, "set data_root (or RATCHET_SHARED)")

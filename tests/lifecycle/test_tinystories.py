@@ -28,7 +28,7 @@ def test_stories_grow_happier_by_a_lexicon_that_the_reward_model_never_saw(
     overrides = {"data_root": str(shared_data), **SHORTER}
     run_id = lifecycle.start("full-rlhf/tinystories", overrides=overrides)
     assert lifecycle.wait(run_id, seconds=800).state_name == "Completed"
-    assert "rollouts come from transformers, which is slower than vLLM" in lifecycle.log(run_id)
+    assert lifecycle.says(run_id, "rollouts come from transformers, which is slower than vLLM")
     directory = lifecycle.store.artifact_dir(lifecycle.manifest_of(run_id, "evaluation"))
     numbers = json.loads((directory / "summary.json").read_text())
     sft, final = numbers["baseline"], numbers["policy"]
