@@ -14,10 +14,10 @@ from training_core.rollout.vllm_engine import VllmEngine, why_not
 pytest.importorskip("vllm")
 
 
-def largest_gap(policy, rollouts):
+def largest_gap(policy, rollouts, temperature=1.0):
     batch = collate([r.example() for r in rollouts], 0)
     with torch.no_grad():
-        ours = logprobs(policy, batch)[batch.loss_mask]
+        ours = logprobs(policy, batch, temperature=temperature)[batch.loss_mask]
     theirs = torch.tensor([p for r in rollouts for p in r.logprobs])
     return float((ours - theirs).abs().max())
 
@@ -55,5 +55,9 @@ def test_vllm_samples_from_the_trainers_policy_before_and_after_a_strong_change(
         assert largest_gap(trained, after) < 1e-4
         assert {r.policy_version for r in after} == {1}
         assert after != before
+        # at another temperature the numbers are those of the distribution that was sampled from
+        cool = engine.generate(cafe_prompts, Sampling(16, temperature=0.6), seeds=range(8))
+        assert largest_gap(trained, cool, temperature=0.6) < 1e-4
+        assert largest_gap(trained, cool, temperature=1.0) > 0.1
     finally:
         engine.close()
