@@ -29,6 +29,7 @@ from rich.table import Table
 from flows import services
 from flows.deploy import deploy
 from flows.local_services.places import project_root
+from tasks.versions import without_userinfo
 
 REFRESH_SECONDS = 1.0
 
@@ -56,7 +57,7 @@ def demo(deployment: str = "full-rlhf/tiny") -> bool:
         console.print(
             "[red]the run did not complete[/]; its page (above) shows which step failed, and why"
         )
-    return has_completed and bool(summary.get("champion_moved"))
+    return has_completed and bool(summary.get("is_champion"))
 
 
 def _run(deployment: str, environment: Mapping[str, str], console: Console) -> tuple[str, bool]:
@@ -133,8 +134,9 @@ def _show(
         table.add_row(row["step"], str(row["version"] or ""), row["result"], seconds)
     console.print(table)
     prefect = environment["PREFECT_API_URL"].removesuffix("/api")
-    console.print(f"champion moved   {'yes' if summary.get('champion_moved') else 'no'}")
+    console.print(f"champion         {'yes' if summary.get('is_champion') else 'no'}")
     console.print(f"Prefect          {prefect}/runs/flow-run/{run_id}", soft_wrap=True)
-    console.print(f"MLflow           {environment['MLFLOW_TRACKING_URI']}/#/models", soft_wrap=True)
+    mlflow = without_userinfo(environment["MLFLOW_TRACKING_URI"])
+    console.print(f"MLflow           {mlflow}/#/models", soft_wrap=True)
     console.print(f"report           {summary.get('report_file', 'not written')}", soft_wrap=True)
     console.print("stop it all      ratchet down", soft_wrap=True)

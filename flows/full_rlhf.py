@@ -5,12 +5,14 @@ SFT, reward model, rejection sampling, iterative DPO, PPO, evaluation, promotion
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
 
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
+from flows.outline import step_names
 from flows.recipe import Steps, open_recipe, stop_jobs
 from flows.rounds import dpo_rounds
 
@@ -34,7 +36,7 @@ def full_rlhf(
     Returns:
         The lifecycle's table, row by row.
     """
-    recipe = open_recipe("full-rlhf", preset, overrides, force or [])
+    recipe = open_recipe("full-rlhf", preset, overrides, force or [], partial(step_names, steps))
     steps(recipe)
     return publish_report(recipe)
 

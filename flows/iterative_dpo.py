@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
 
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
+from flows.outline import step_names
 from flows.recipe import Steps, open_recipe, stop_jobs
 from flows.rounds import dpo_rounds
-from tasks.lineage import stage_ref_of
-from tasks.refs import StageRef
 
 
 @flow(name="iterative-dpo", flow_run_name="iterative-dpo-{preset}", on_cancellation=[stop_jobs])
@@ -32,7 +32,9 @@ def iterative_dpo(
     Returns:
         The lifecycle's table, row by row.
     """
-    recipe = open_recipe("iterative-dpo", preset, overrides, force or [])
+    recipe = open_recipe(
+        "iterative-dpo", preset, overrides, force or [], partial(step_names, steps)
+    )
     steps(recipe)
     return publish_report(recipe)
 
@@ -44,17 +46,11 @@ def steps(recipe: Steps) -> None:
     feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
     reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
 
-    start = _champion(recipe) or sft
+    wants_champion = config.iterative_dpo.start == "champion"
+    start = (recipe.champion_ref() if wants_champion else None) or sft
     policy = dpo_rounds(recipe, start, sft=sft, reward_model=reward_model)
 
     evaluation = recipe.run(
         "evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model
     )
     recipe.promote_if_better(policy, evaluation, reward_model)
-
-
-def _champion(recipe: Steps) -> StageRef | None:
-    """The champion at the time when this run was started, if the preset wants it."""
-    if recipe.config.iterative_dpo.start == "lifecycle" or recipe.champion is None:
-        return None
-    return stage_ref_of(recipe.champion, recipe.connections)

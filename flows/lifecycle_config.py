@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Self,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+)
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from stages.contract import Block, operational, semantic
 from stages.dpo import Config as DpoConfig
@@ -77,17 +87,58 @@ class LifecycleConfig(Block):
     promotion: Gate = operational(Gate(), "What the candidate must show.")
     retries: Retries = operational(Retries(), "What happens after a transient fault.")
 
+    @model_validator(mode="after")
+    def _has_one_source_for_each_step(self) -> Self:
+        """Refuse data that the graph gives too, or that nobody gives, before anything starts."""
+        has_feedback = self.feedback is not None
+        rules = (  # key, its value, whether it is needed, what to do
+            ("sft.base", self.sft.base, True, "nothing comes before SFT; set it"),
+            ("sft.data", self.sft.data, True, "nothing comes before SFT; set it"),
+            (
+                "reward_model.data",
+                self.reward_model.data,
+                not has_feedback,
+                "its pairs come from `feedback`; drop one of the two"
+                if has_feedback
+                else "there is no `feedback` to give pairs; set one of the two",
+            ),
+            ("rejection_sft.base", self.rejection_sft.base, False, "it starts from `sft`; drop it"),
+            (
+                "rejection_sft.data",
+                self.rejection_sft.data,
+                False,
+                "its data comes from `rejection_sampling`; drop it",
+            ),
+            ("dpo.data", self.dpo.data, False, "its pairs come from `preference_pairs`; drop it"),
+        )
+        problems = [
+            f"{key} is {'not set' if is_needed else 'set'}, but {what}"
+            for key, value, is_needed, what in rules
+            if (value is not None) != is_needed
+        ]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return every model that an annotation mentions, through unions and `Annotated`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in models_in(argument)]
+
 
 def partial(model: type[BaseModel]) -> type[BaseModel]:
     """Build the model of a partial config: every field of `model`, on all levels, may be left out.
 
-    Unknown keys stay errors, so a form or an API call cannot set what does not exist.
+    Unknown keys pass, so that they reach `load_config`, which names the nearest known one. Prefect
+    would refuse them with no more than "Additional properties are not allowed".
     """
     fields: dict[str, Any] = {
         name: (_partial_type(info.annotation) | None, None)
         for name, info in model.model_fields.items()
     }
-    config = ConfigDict(extra="forbid", protected_namespaces=())
+    config = ConfigDict(extra="allow", protected_namespaces=())
     return create_model(
         f"{model.__module__.split('.')[-1]}_{model.__name__}", __config__=config, **fields
     )

@@ -13,9 +13,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from tasks.connections import Connections
-from tasks.evidence import judge
-from tasks.lineage import evidence_metrics
-from tasks.refs import StageRef
 from tasks.report.numbers import duration, label
 from tasks.report.page import render
 from tasks.report.story import About, Outcome, Story, gather
@@ -23,9 +20,6 @@ from training_core.errors import TransientError
 
 if TYPE_CHECKING:
     from flows.recipe import Recipe
-
-MATCH = "champion_match"
-"""The step that weighs the candidate against the champion, where there is one."""
 
 
 def publish_report(recipe: Recipe) -> dict[str, Any]:
@@ -35,8 +29,8 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
 
     Returns:
         What `summary.json` beside the page says: `lifecycle`, `rows` (a dict per step: step, stage,
-        key, version, result, seconds, reused), `champion_moved`, `report` (its address in MLflow;
-        None while that is away) and `report_file`.
+        key, version, result, seconds, reused), `is_champion` (of this run's policy), `report` (its
+        address in MLflow; None while that is away) and `report_file`.
     """
     refs = list(recipe.refs.values())
     story = gather(recipe.connections.store, refs, recipe.config, _about(recipe), _outcome(recipe))
@@ -46,7 +40,7 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
     summary = {
         "lifecycle": recipe.config.name,
         "rows": _rows(story),
-        "champion_moved": recipe.is_promoted,
+        "is_champion": recipe.is_champion,
         "report": url,
         "report_file": str(path),
     }
@@ -54,7 +48,7 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
     return summary
 
 
-@task(name="report", cache_policy=NO_CACHE)
+@task(name="report", task_run_name="report", cache_policy=NO_CACHE)
 def report(
     about: About,
     page: str,
@@ -105,21 +99,8 @@ def _about(recipe: Recipe) -> About:
 
 
 def _outcome(recipe: Recipe) -> Outcome:
-    """Say how the promotion went; the gate is a pure function, so its verdict is what it was."""
-    evaluations = {step: ref for step, ref in recipe.refs.items() if ref.kind == "evaluation"}
-    version = _newest_policy(recipe).model_version
-    was_asked = MATCH in evaluations or recipe.champion is None
-    if not evaluations or not was_asked:  # it was champion already
-        return Outcome(recipe.is_promoted, version)
-    against_sft = next(iter(evaluations.values()))
-    evidence = evidence_metrics(evaluations.get(MATCH, against_sft), against_sft)
-    verdict = judge(evidence, recipe.config.promotion)
-    against = "the champion" if MATCH in evaluations else "SFT"
-    return Outcome(recipe.is_promoted, version, verdict, against)
-
-
-def _newest_policy(recipe: Recipe) -> StageRef:
-    return [ref for ref in recipe.refs.values() if ref.kind == "policy"][-1]
+    newest = [ref for ref in recipe.refs.values() if ref.kind == "policy"][-1]
+    return Outcome(recipe.is_champion, newest.model_version, recipe.verdict, recipe.against)
 
 
 def _metrics(story: Story) -> dict[str, float]:

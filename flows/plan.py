@@ -15,20 +15,20 @@ from flows.presets import load_config
 from flows.recipe import Steps
 from stages.contract import StageConfig
 from stages.identity import semantic_part
-from stages.sources import missing_sources
+from stages.sources import missing_sources, pinned
 from stages.store import Manifest
+from tasks.claims import claimed_step
 from tasks.connections import Connections, connect
-from tasks.lineage import champion_of
-from tasks.refs import StageRef, ref_of
+from tasks.lineage import champion_of, stage_ref_of
+from tasks.refs import PENDING, StageRef, pending_ref, ref_of
 from tasks.stage_task import StageJob, request_for
 from tasks.versions import ModelVersionRef
-from training_core.errors import ConfigError
+from training_core.errors import ConfigError, DataError
 
 FLOWS: Mapping[str, Callable[[Steps], None]] = {
     "full-rlhf": full_rlhf.steps,
     "iterative-dpo": iterative_dpo.steps,
 }
-PENDING = "pending"
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,16 @@ class Plan:
             if waits_for
             else self._reason(job, manifest)
         )
-        self.refs[step] = ref_of(manifest, step, is_reused=True) if manifest else _pending(job)
+        self.refs[step] = (
+            ref_of(manifest, step, is_reused=True) if manifest else pending_ref(job.spec.name, step)
+        )
         gpus = config.resources.num_gpus
         self.steps.append(PlannedStep(step, job.spec.name, manifest is not None, reason, gpus))
         return self.refs[step]
+
+    def champion_ref(self) -> StageRef | None:
+        """Return the champion of today."""
+        return stage_ref_of(self.champion, self.connections) if self.champion else None
 
     def promote_if_better(
         self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef
@@ -86,7 +92,12 @@ class Plan:
     def _reason(self, job: StageJob, manifest: Manifest | None) -> str:
         if manifest:
             return f"key {manifest.key[:12]}, made by {manifest.attempt}"
-        earlier = [m for m in self.connections.store.manifests() if m.step == job.step]
+        store = self.connections.store
+        earlier = [
+            m
+            for m in store.manifests()
+            if claimed_step(store.root, self.config.name, m.stage, m.key) == job.step
+        ]
         if not earlier:
             return "never done"
         now, then = semantic_part(job.config), earlier[-1].config
@@ -107,9 +118,14 @@ def show_plan(preset: str, flow: str, overrides: Mapping[str, Any]) -> bool:
         raise ConfigError(f"expected a flow of {', '.join(FLOWS)}, found '{flow}'")
     console = Console()
     config = load_config(preset, overrides)
-    if missing := missing_sources(config):
-        for problem in missing:
-            console.print(f"[red]{problem}[/]", soft_wrap=True)
+    problems = missing_sources(config)
+    try:
+        config = pinned(config)
+    except DataError as error:  # the hub is away, or does not know the name
+        problems.append(str(error))
+    if problems:
+        for problem in problems:
+            console.print(problem, style="red", markup=False, soft_wrap=True)
         return False
     connections = connect()
     _, champion = champion_of(connections, f"{config.name}.policy")
@@ -124,19 +140,6 @@ def show_plan(preset: str, flow: str, overrides: Mapping[str, Any]) -> bool:
         )
     console.print(table)
     return True
-
-
-def _pending(job: StageJob) -> StageRef:
-    return StageRef(
-        stage=job.spec.name,
-        step=job.step,
-        key=PENDING,
-        digest=PENDING,
-        kind="dataset",
-        metrics={},
-        seconds=0.0,
-        is_reused=False,
-    )
 
 
 def _differences(now: Mapping[str, Any], then: Mapping[str, Any], prefix: str = "") -> Any:

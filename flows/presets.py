@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from flows.lifecycle_config import LifecycleConfig
+from flows.lifecycle_config import LifecycleConfig, models_in
 from stages.sources import rooted
 from training_core.errors import ConfigError
 
@@ -24,7 +24,8 @@ def load_config(preset: str, overrides: Mapping[str, Any] | None = None) -> Life
 
     Args:
         preset: a file name below deployments/presets without `.yaml`.
-        overrides: a partial config; None and missing keys change nothing.
+        overrides: a partial config; missing keys change nothing. Neither does a None: it leaves
+            the preset's value and cannot unset it, since a form sends None for what is left empty.
 
     Raises:
         ConfigError: naming every wrong key with the nearest right one, and every wrong value.
@@ -109,6 +110,8 @@ def _explain(error: ValidationError, preset: str) -> str:
 
 def _explain_one(error: Any) -> str:
     path = ".".join(str(part) for part in error["loc"])
+    if not path:  # a rule about several keys, which it names itself
+        return error["msg"].removeprefix("Value error, ")
     if error["type"] != "extra_forbidden":
         return f"{path}: {error['msg']} (found {error['input']!r:.80})"
     known = _known_keys(LifecycleConfig, error["loc"][:-1])
@@ -123,11 +126,5 @@ def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str
         if len(members) > 1:  # pydantic names the union's member in the path
             members = [m for m in members if m.model_fields["name"].default == part]
         elif members and part in members[0].model_fields:
-            members = _models_in(members[0].model_fields[str(part)].annotation)
+            members = models_in(members[0].model_fields[str(part)].annotation)
     return list(members[0].model_fields) if len(members) == 1 else []
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in _models_in(argument)]

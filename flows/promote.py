@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from prefect import flow, get_run_logger
+from prefect import flow
 
 from flows.lifecycle_config import Overrides
 from flows.recipe import Recipe, open_recipe, stop_jobs
-from tasks import ledger
-from tasks.lineage import champion_of, stage_ref_of
+from tasks.lineage import read_champion, roll_back, stage_ref_of
+from tasks.versions import ModelVersionRef
 
 
 @flow(name="promote", flow_run_name="{action}-{preset}-{version}", on_cancellation=[stop_jobs])
@@ -35,32 +35,31 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     Returns:
         Whether the version is champion now.
     """
-    recipe = open_recipe("promote", preset, overrides, [])
+    recipe = open_recipe("promote", preset, overrides)
     registry, name = recipe.connections.registry, recipe.policy_name
     reference = f"models:/{name}/{version}" if version.isdigit() else f"models:/{name}@{version}"
     target = registry.resolve(reference)
     if action == "rollback":
-        based_on, _ = champion_of(recipe.connections, name)
-        ledger.rollback(
-            registry,
+        based_on, _ = read_champion(recipe.connections, name)
+        roll_back(
+            recipe.connections,
             name,
             target.version,
             based_on=based_on,
             who=decided_by or "promote",
             why=reason or "rollback",
         )
-        get_run_logger().info("%s is champion again", target.uri)
         return True
-    return _weigh(recipe, target.uri)
+    return _weigh(recipe, target, who=decided_by or None, why=reason or None)
 
 
-def _weigh(recipe: Recipe, uri: str) -> bool:
+def _weigh(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
     registry, connections, name = (
         recipe.connections.registry,
         recipe.connections,
         recipe.config.name,
     )
-    candidate = stage_ref_of(registry.resolve(uri), connections)
+    candidate = stage_ref_of(target, connections)
     sft = stage_ref_of(registry.resolve(f"models:/{name}.policy@sft"), connections)
     newest_reward_model = registry.resolve(f"models:/{name}.reward-model@reward_model")
     reward_model = stage_ref_of(newest_reward_model, connections)
@@ -71,4 +70,4 @@ def _weigh(recipe: Recipe, uri: str) -> bool:
         baseline=sft,
         reward_model=reward_model,
     )
-    return recipe.promote_if_better(candidate, evaluation, reward_model)
+    return recipe.promote_if_better(candidate, evaluation, reward_model, who=who, why=why)

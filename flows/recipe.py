@@ -6,31 +6,34 @@ Resolve the configuration once, run steps, stop what nobody waits for.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 from pydantic import BaseModel
 
 from flows.lifecycle_config import LifecycleConfig
+from flows.outline import MATCH, require_steps
 from flows.presets import load_config
 from stages.contract import StageConfig
 from stages.sources import missing_sources, pinned
 from tasks.connections import Connections, connect
-from tasks.evidence import judge
-from tasks.lineage import champion_of, evidence_metrics, promote, register, stage_ref_of
+from tasks.evidence import Verdict, judge
+from tasks.lineage import evidence_metrics, promote, read_champion, register, stage_ref_of
 from tasks.refs import StageRef
 from tasks.stage_task import StageJob, stage_task
-from tasks.submission import stop_abandoned
+from tasks.submission import leave_all_waiters, stop_abandoned
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError, ConflictError, DataError, RatchetError
 
-MAX_RUNS = 5
-"""A flow run that crashed and was resumed this often is given up.
+MAX_RUNS = 20
+"""A flow run that was started this often, by itself or by Retry, is given up.
 
 So a poisonous one does not loop for ever.
 """
@@ -43,12 +46,14 @@ class Steps(Protocol):
     """What a recipe is written against: a flow run does the steps, a plan only looks at them."""
 
     config: LifecycleConfig
-    connections: Connections
-    champion: ModelVersionRef | None
     refs: dict[str, StageRef]
 
     def run(self, step: str, config: StageConfig, **inputs: StageRef | None) -> StageRef:
         """Do a step, or find it done."""
+        ...
+
+    def champion_ref(self) -> StageRef | None:
+        """Return the champion at the time when this run was started."""
         ...
 
     def promote_if_better(
@@ -60,16 +65,29 @@ class Steps(Protocol):
 
 @dataclass
 class Recipe:
-    """A flow run: its configuration, its connections, and the steps done so far."""
+    """A flow run: its configuration, its connections, and what came of it so far.
+
+    Attributes:
+        flow: the flow's name.
+        config: resolved.
+        connections: where everything is.
+        force: steps to do again although they are done.
+        champion: when this run was started.
+        refs: the finished steps, in their order.
+        is_champion: the policy of this run is champion.
+        verdict: what the gate said of it; None if it was not asked.
+        against: label of what the policy was weighed against.
+    """
 
     flow: str
     config: LifecycleConfig
     connections: Connections
     force: tuple[str, ...]
     champion: ModelVersionRef | None
-    started: float = field(default_factory=time.time)
     refs: dict[str, StageRef] = field(default_factory=dict)
-    is_promoted: bool = False
+    is_champion: bool = False
+    verdict: Verdict | None = None
+    against: str = ""
 
     @property
     def policy_name(self) -> str:
@@ -93,16 +111,35 @@ class Recipe:
         patient = stage_task.with_options(
             retries=retries.limit, retry_delay_seconds=list(retries.delay_seconds) or [0]
         )
-        ref = patient(job, self.connections, return_state=True).result()
-        self.refs[step] = register(ref, self.connections, self.config.name)
+        state = patient(job, self.connections, return_state=True)
+        if state.is_failed():  # for good; a crash or a cancellation is another type of state
+            leave_all_waiters(self.connections.store, str(flow_run.id))
+        self.refs[step] = register(state.result(), self.connections, self.config.name)
         return self.refs[step]
 
+    def champion_ref(self) -> StageRef | None:
+        """Return the champion at the time when this run was started."""
+        return stage_ref_of(self.champion, self.connections) if self.champion else None
+
     def promote_if_better(
-        self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef
+        self,
+        candidate: StageRef,
+        against_sft: StageRef,
+        reward_model: StageRef,
+        *,
+        who: str | None = None,
+        why: str | None = None,
     ) -> bool:
         """Judge the candidate against the champion and make it champion if the evidence suffices.
 
         If the champion moves meanwhile, the candidate is judged again, against the new one.
+
+        Args:
+            candidate: a policy.
+            against_sft: its evaluation beside the SFT policy.
+            reward_model: for its evaluation beside the champion.
+            who: decides, for the ledger; None says the flow.
+            why: for the ledger; None says what the candidate beat.
 
         Returns:
             Whether the candidate is champion at the end.
@@ -112,30 +149,31 @@ class Recipe:
         """
         version = self._as_candidate(candidate)
         for _ in range(JUDGEMENTS):
-            based_on, champion = champion_of(self.connections, self.policy_name)
+            based_on, champion = read_champion(self.connections, self.policy_name)
             if champion is not None and champion.digest == candidate.digest:
                 get_run_logger().info(
                     "%s/%d is champion already", self.policy_name, champion.version
                 )
-                self.is_promoted = True
+                self.is_champion = True
                 return True
             evidence = self._against(champion, candidate, reward_model) or against_sft
-            verdict = judge(evidence_metrics(evidence, against_sft), self.config.promotion)
-            why = f"{self.flow}: beats {champion.uri if champion else 'the SFT policy'}"
+            self.verdict = judge(evidence_metrics(evidence, against_sft), self.config.promotion)
+            self.against = "the champion" if champion else "SFT"
+            beaten = champion.uri if champion else "the SFT policy"
             try:
-                self.is_promoted = promote(
+                self.is_champion = promote(
                     self.connections,
                     self.policy_name,
                     version,
                     based_on=based_on,
-                    verdict=verdict,
-                    who=self.flow,
-                    why=why,
+                    verdict=self.verdict,
+                    who=who or self.flow,
+                    why=why or f"{self.flow}: beats {beaten}",
                 )
             except ConflictError as error:
                 get_run_logger().warning("judging again: %s", error)
             else:
-                return self.is_promoted
+                return self.is_champion
         raise ConflictError(
             f"the champion of {self.policy_name} moved under {JUDGEMENTS} judgements; "
             "run the flow again"
@@ -154,7 +192,7 @@ class Recipe:
             return None
         baseline = stage_ref_of(champion, self.connections)
         return self.run(
-            "champion_match",
+            MATCH,
             self.config.evaluation,
             policy=candidate,
             baseline=baseline,
@@ -163,19 +201,30 @@ class Recipe:
 
 
 def open_recipe(
-    flow: str, preset: str, overrides: BaseModel | Mapping[str, Any] | None, force: list[str]
+    flow: str,
+    preset: str,
+    overrides: BaseModel | Mapping[str, Any] | None,
+    force: Sequence[str] = (),
+    steps_of: Callable[[LifecycleConfig], Sequence[str]] = lambda _: (),
 ) -> Recipe:
     """Resolve everything that must not change under a flow run, once, and keep it for a Retry.
 
+    Args:
+        flow: its name.
+        preset: a file of deployments/presets.
+        overrides: changes to it.
+        force: steps to do again although they are done.
+        steps_of: the names that `force` may have, given the config.
+
     Raises:
-        ConfigError: for a wrong preset, key or value.
+        ConfigError: for a wrong preset, key, value or step.
         DataError: if data is not where the config says.
         RatchetError: if the run was resumed too often.
     """
     if (count := int(flow_run.run_count or 1)) > MAX_RUNS:
         raise RatchetError(
-            f"this run has crashed {count - 1} times and is given up; "
-            "look at its log, then start a new one"
+            f"this run was started {count} times and is given up; look at its log, "
+            "then start a new run, which continues where this one ended"
         )
     connections = connect()
     plan = connections.store.root / "plans" / f"{flow_run.id}.json"
@@ -189,34 +238,14 @@ def open_recipe(
             if isinstance(overrides, BaseModel)
             else overrides
         )
-        config = pinned(load_config(preset, changes))
-        _, champion = champion_of(connections, f"{config.name}.policy")
+        config = load_config(preset, changes)
+        require_steps(force, steps_of(config))
+        config = pinned(config)
+        _, champion = read_champion(connections, f"{config.name}.policy")
         _write_plan(plan, config, champion)
     if missing := missing_sources(config):
         raise DataError(f"preset '{preset}' cannot run here:\n  " + "\n  ".join(missing))
-    unknown = set(force) - set(step_names(config))
-    if unknown:
-        raise ConfigError(
-            f"force names unknown steps {sorted(unknown)}; "
-            f"there are: {', '.join(step_names(config))}"
-        )
     return Recipe(flow, config, connections, tuple(force), champion)
-
-
-def step_names(config: LifecycleConfig) -> list[str]:
-    """Names of the steps that `force` may name."""
-    rounds = range(1, config.iterative_dpo.rounds + 1)
-    return [
-        "sft",
-        "feedback",
-        "reward_model",
-        "rejection_sampling",
-        "rejection_sft",
-        *(f"{step}_{r}" for r in rounds for step in ("preference_pairs", "dpo")),
-        "ppo",
-        "evaluation",
-        "champion_match",
-    ]
 
 
 def stop_jobs(flow: Any, flow_run: Any, state: Any) -> None:
@@ -226,7 +255,22 @@ def stop_jobs(flow: Any, flow_run: Any, state: Any) -> None:
     """
     del flow, state
     connections = connect()
-    stop_abandoned(connections.store, connections.cluster, str(flow_run.id))
+    with get_client(sync_client=True) as client:
+        stop_abandoned(
+            connections.store,
+            connections.cluster,
+            str(flow_run.id),
+            lambda other: _goes_on(client, other),
+        )
+
+
+def _goes_on(client: SyncPrefectClient, run_id: str) -> bool:
+    """Whether a flow run may still want what it waits for; one that Prefect forgot does not."""
+    try:
+        state = client.read_flow_run(UUID(run_id)).state
+    except (ObjectNotFound, ValueError):
+        return False
+    return state is None or not (state.is_final() or state.is_cancelling())
 
 
 def _write_plan(path: Any, config: LifecycleConfig, champion: ModelVersionRef | None) -> None:

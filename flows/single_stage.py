@@ -5,8 +5,8 @@ from __future__ import annotations
 from prefect import flow
 
 from flows.lifecycle_config import Overrides
-from flows.recipe import Recipe, open_recipe, step_names, stop_jobs
-from stages.contract import StageConfig
+from flows.outline import block_names, require_steps
+from flows.recipe import Recipe, open_recipe, stop_jobs
 from tasks.lineage import stage_ref_of
 from tasks.refs import StageRef, ref_of
 from training_core.errors import ConfigError
@@ -33,15 +33,13 @@ def stage(
     Returns:
         The finished step.
     """
-    recipe = open_recipe("stage", preset, overrides, [step] if force else [])
-    config = getattr(recipe.config, step, None)
-    if not isinstance(config, StageConfig):
-        blocks = [
-            n
-            for n in step_names(recipe.config)
-            if isinstance(getattr(recipe.config, n, None), StageConfig)
-        ]
-        raise ConfigError(f"preset '{preset}' has no step '{step}'; there are: {', '.join(blocks)}")
+    require_steps([step], block_names())
+    recipe = open_recipe(
+        "stage", preset, overrides, [step] if force else [], lambda _: block_names()
+    )
+    config = getattr(recipe.config, step)
+    if config is None:
+        raise ConfigError(f"preset '{preset}' has no block '{step}'; write one, or override it")
     given = {role: _resolve(recipe, role, name) for role, name in (inputs or {}).items()}
     return recipe.run(step, config, **given)
 

@@ -39,6 +39,8 @@ def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
     if recorded:
         kind = PERMANENT.get(int(recorded["code"]), TransientError)
         return kind(f"{recorded['kind']}: {recorded['message']} [{where}]")
+    if kind := PERMANENT.get(info.exit_code or ExitCode.DONE):  # a full disk takes no error.json
+        return kind(f"{where} ended with exit code {info.exit_code}: {info.message}")
     if info.exit_code == PYTHON_ERROR:
         return InputError(f"{where} ended with an uncaught error: {info.message}")
     return TransientError(

@@ -14,6 +14,7 @@ from typing import Any
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from stages.cluster import JobInfo, JobStatus, RayCluster
+from stages.contract import Resources
 from stages.store import Request
 from tasks.registry import Registry
 from tasks.submission import Attempt, is_alive
@@ -21,16 +22,32 @@ from training_core.errors import TransientError
 
 POLL_SECONDS = 0.5
 MIRROR_SECONDS = 3.0
+PENDING_SECONDS = 10.0
+"""A job that waits longer than this for the cluster says so."""
 
 RunLogger = Logger | LoggerAdapter[Any]
 
 
 def follow(
-    attempt: Attempt, cluster: RayCluster, mirror: CurveMirror, step: str, log: RunLogger
+    attempt: Attempt,
+    cluster: RayCluster,
+    mirror: CurveMirror,
+    log: RunLogger,
+    *,
+    step: str,
+    resources: Resources,
 ) -> JobInfo:
     """Wait until the attempt has ended.
 
     Polls are short, since Prefect can only interrupt between them.
+
+    Args:
+        attempt: that runs, or waits to.
+        cluster: where its job is.
+        mirror: takes its curves to MLflow.
+        log: the run's log.
+        step: names the progress artifact.
+        resources: what the job asks for; named if the cluster keeps it waiting.
 
     Returns:
         What the cluster says of the job at last.
@@ -40,8 +57,10 @@ def follow(
     """
     tail = LogTail(attempt.directory / "log.txt")
     progress = ProgressBar(attempt.directory / "progress.json", step)
+    notice = PendingNotice(attempt.job_id, resources)
     while True:
         info = _poll(attempt, cluster)
+        notice.look(info, time.monotonic(), log)
         for line in tail.new_lines():
             log.info("%s", line)
         progress.refresh()
@@ -62,6 +81,30 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
     if info.status is JobStatus.UNKNOWN and is_alive(attempt.directory):
         return JobInfo(JobStatus.RUNNING)
     return info
+
+
+class PendingNotice:
+    """Says once why a job does not start: the cluster may never have what it asks for."""
+
+    def __init__(self, job_id: str, resources: Resources) -> None:
+        self._job_id, self._resources = job_id, resources
+        self._since: float | None = None
+        self._is_said = False
+
+    def look(self, info: JobInfo, now: float, log: RunLogger) -> None:
+        """Log if the job is still pending after `PENDING_SECONDS`; `now` is in seconds."""
+        if info.status is not JobStatus.PENDING or self._is_said:
+            return
+        self._since = now if self._since is None else self._since
+        if now - self._since > PENDING_SECONDS:
+            asked = self._resources.model_dump(exclude_none=True)
+            log.warning(
+                "job %s waits for the cluster; it asks for %s. %s",
+                self._job_id,
+                ", ".join(f"{name}: {amount:g}" for name, amount in asked.items()),
+                info.message,
+            )
+            self._is_said = True
 
 
 class LogTail:
@@ -134,4 +177,10 @@ class CurveMirror:
 
     def _find_run(self) -> str:
         request = self._request
-        return self._registry.run_for(self._lifecycle, request.stage, request.step, request.key)
+        return self._registry.run_for(
+            self._lifecycle,
+            request.stage,
+            request.step,
+            request.key,
+            attempt=self._path.parent.name,
+        )

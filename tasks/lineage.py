@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
@@ -16,18 +17,22 @@ from tasks.evidence import Verdict, as_table
 from tasks.failures import is_transient
 from tasks.refs import StageRef
 from tasks.versions import ModelVersionRef
-from training_core.errors import ConflictError, IntegrityError
+from training_core.errors import IntegrityError
 
 REGISTRY_RETRIES: list[float] = [2, 10, 30, 60, 120]
+PATIENT: dict[str, Any] = {
+    "cache_policy": NO_CACHE,
+    "retries": len(REGISTRY_RETRIES),
+    "retry_delay_seconds": REGISTRY_RETRIES,
+    "retry_condition_fn": is_transient,
+}
+"""Of every task that talks to MLflow: a short outage of it ends no flow."""
 
 
 @task(
     name="register",
     task_run_name="register {ref.step}",
-    cache_policy=NO_CACHE,
-    retries=len(REGISTRY_RETRIES),
-    retry_delay_seconds=REGISTRY_RETRIES,
-    retry_condition_fn=is_transient,
+    **PATIENT,
 )
 def register(
     ref: StageRef, connections: Connections, lifecycle: str, *, is_candidate: bool = False
@@ -41,7 +46,7 @@ def register(
         IntegrityError: if the stage's files are no longer what its manifest says.
         TransientError: while MLflow cannot be reached; nothing is lost meanwhile.
     """
-    manifest = connections.store.find(ref.stage, ref.key)
+    manifest = connections.store.find_digest(ref.stage, ref.key, ref.digest)
     if manifest is None:
         raise IntegrityError(
             f"the files of step '{ref.step}' are damaged or gone; run the flow again"
@@ -61,10 +66,7 @@ def register(
 @task(
     name="promote",
     task_run_name="promote {name}/{version}",
-    cache_policy=NO_CACHE,
-    retries=len(REGISTRY_RETRIES),
-    retry_delay_seconds=REGISTRY_RETRIES,
-    retry_condition_fn=is_transient,
+    **PATIENT,
 )
 def promote(
     connections: Connections,
@@ -87,7 +89,16 @@ def promote(
     log = get_run_logger()
     create_markdown_artifact(as_table(verdict), key="promotion", description=f"{name}/{version}")
     if not verdict.passed:
-        log.warning("%s/%d stays a candidate: the evidence is not enough", name, version)
+        failed = [
+            f"{c.name} {c.expected}, found {c.found}" for c in verdict.reasons if not c.passed
+        ]
+        log.warning(
+            "%s/%d stays a candidate: the evidence is not enough (expected %s); "
+            "champion did not move",
+            name,
+            version,
+            "; ".join(failed),
+        )
         return False
     entry = ledger.promote(
         connections.registry, name, version, based_on=based_on, evidence=verdict, who=who, why=why
@@ -99,6 +110,26 @@ def promote(
     )
     log.info("%s/%d is champion (entry %d of the ledger)", name, version, entry.number)
     return True
+
+
+@task(name="rollback", task_run_name="rollback {name}/{version}", **PATIENT)
+def roll_back(
+    connections: Connections, name: str, version: int, *, based_on: int, who: str, why: str
+) -> None:
+    """Make a version that was champion before champion again.
+
+    Raises:
+        ConfigError: if it was never champion.
+        ConflictError: if somebody else moved the champion meanwhile.
+    """
+    ledger.rollback(connections.registry, name, version, based_on=based_on, who=who, why=why)
+    get_run_logger().info("%s/%d is champion again", name, version)
+
+
+@task(name="champion", task_run_name="champion of {name}", **PATIENT)
+def read_champion(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
+    """Do what `champion_of` does, and wait for MLflow where that is away for a short time."""
+    return champion_of(connections, name)
 
 
 def champion_of(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
@@ -113,10 +144,12 @@ def champion_of(connections: Connections, name: str) -> tuple[int, ModelVersionR
 def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef:
     """Return a registered model as something that a stage can take as input.
 
+    Its own bytes: where its stage was made anew since, those that were set aside.
+
     Raises:
         IntegrityError: if its files are damaged or gone.
     """
-    manifest = connections.store.find(version.stage, version.stage_key)
+    manifest = connections.store.find_digest(version.stage, version.stage_key, version.digest)
     if manifest is None:
         raise IntegrityError(
             f"{version.uri} was made by {version.stage} {version.stage_key[:12]}, "
@@ -139,13 +172,3 @@ def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef
 def evidence_metrics(against_champion: StageRef, against_sft: StageRef) -> Mapping[str, float]:
     """Join both evaluations into what the gate reads: wins over champion, divergence from SFT."""
     return {**against_champion.metrics, "kl_to_reference": against_sft.metrics["kl_to_baseline"]}
-
-
-__all__ = [
-    "ConflictError",
-    "champion_of",
-    "evidence_metrics",
-    "promote",
-    "register",
-    "stage_ref_of",
-]

@@ -38,6 +38,24 @@ class StageRef(BaseModel):
     model_version: int | None = None
 
 
+PENDING = "pending"
+"""Key and digest of a step that is not done."""
+
+
+def pending_ref(stage: str, step: str) -> StageRef:
+    """Build the ref of a step whose result nobody knows yet, for what only looks at a recipe."""
+    return StageRef(
+        stage=stage,
+        step=step,
+        key=PENDING,
+        digest=PENDING,
+        kind="dataset",
+        metrics={},
+        seconds=0.0,
+        is_reused=False,
+    )
+
+
 def ref_of(manifest: Manifest, step: str, *, is_reused: bool) -> StageRef:
     """Build the ref of a manifest, under the name that this flow calls it by."""
     return StageRef(

@@ -35,11 +35,13 @@ from tasks.versions import (
     params_of,
     place_files,
     tags_of,
+    without_userinfo,
 )
 from training_core.errors import ConfigError, IntegrityError, TransientError
 
 MODEL_ROLES = ("policy", "reference", "reward_model", "critic", "baseline")
 MIRRORED = "ratchet.mirrored_step"
+ATTEMPT = "ratchet.attempt"
 BATCH_METRICS = 999  # with the tag, the 1000 entities that MLflow takes in one request
 BATCH_PARAMS = 100
 DATASET_DIGEST_LENGTH = 36  # MLflow's limit
@@ -64,13 +66,14 @@ def _translated(
         try:
             return method(self, *args, **kwargs)
         except MlflowException as error:
-            status = error.get_http_status_code()
+            # Not chained: MLflow's own text repeats the address, with the password that is in it.
+            status, found = error.get_http_status_code(), without_userinfo(str(error.message))
             if status >= SERVER_FAULT or status == TOO_MANY_REQUESTS:
                 raise TransientError(
-                    f"expected an MLflow server at {self.tracking_uri}, found: {error.message}; "
+                    f"expected an MLflow server at {self.address}, found: {found}; "
                     "nothing is lost, try again when it is back"
-                ) from error
-            raise ConfigError(f"MLflow at {self.tracking_uri} refuses: {error.message}") from error
+                ) from None
+            raise ConfigError(f"MLflow at {self.address} refuses: {found}") from None
 
     return call
 
@@ -82,12 +85,14 @@ class Registry:
     `ConfigError` if it refuses.
 
     Args:
-        tracking_uri: `http://host:port`; model versions and runs live on the same server.
+        tracking_uri: `http://host:port`, or `http://user:password@host:port`; model versions and
+            runs live on the same server.
         store: its root must be a path that whoever loads a model sees, too.
     """
 
     def __init__(self, tracking_uri: str, store: Store) -> None:
         self.tracking_uri = tracking_uri.rstrip("/")
+        self.address = without_userinfo(self.tracking_uri)
         self.store = store
         self._client = MlflowClient(self.tracking_uri, self.tracking_uri)
 
@@ -95,29 +100,43 @@ class Registry:
 
     @_translated
     def run_for(
-        self, lifecycle: str, stage: str, step: str, key: str, *, started_at: float | None = None
+        self,
+        lifecycle: str,
+        stage: str,
+        step: str,
+        key: str,
+        *,
+        attempt: str,
+        started_at: float | None = None,
     ) -> str:
-        """Return the id of the one run of a stage key in a lifecycle; make it if there is none.
+        """Return the id of an attempt's run in a lifecycle; make it if there is none.
+
+        An attempt that resumes an unfinished one continues its run. A stage that is made anew
+        although it was finished has another run, so that its curve is not taken for mirrored.
 
         Args:
             lifecycle: the experiment; made, too, with its artifacts below the store.
             stage: the stage's name.
             step: its name in the flow, and the run's.
             key: the stage key.
+            attempt: name of the attempt's directory.
             started_at: Unix time that a new run begins with; None is now.
         """
         experiment = self._experiment(lifecycle)
         with claim(self.store.root, lifecycle, stage, key, step=step):
-            found = self._client.search_runs(
+            runs = self._client.search_runs(
                 [experiment],
                 f"tags.stage_key = '{key}'",
-                max_results=1,
-                order_by=["attributes.start_time ASC"],
+                order_by=["attributes.start_time DESC"],
             )
-            if found:
-                return found[0].info.run_id
+            for run in runs:
+                if run.data.tags.get(ATTEMPT) == attempt:
+                    return run.info.run_id
+            if runs and runs[0].info.status != "FINISHED":
+                self._client.set_tag(runs[0].info.run_id, ATTEMPT, attempt)
+                return runs[0].info.run_id
             start = _milliseconds(time.time() if started_at is None else started_at)
-            tags = {"stage_key": key, "stage": stage, "step": step}
+            tags = {"stage_key": key, "stage": stage, "step": step, ATTEMPT: attempt}
             return self._client.create_run(experiment, start, tags, run_name=step).info.run_id
 
     @_translated
@@ -147,11 +166,6 @@ class Registry:
             self._client.log_batch(run_id, points, tags=[RunTag(MIRRORED, str(batch.upto))])
             mirrored = batch.upto
         return mirrored
-
-    @_translated
-    def log_artifact_file(self, run_id: str, path: Path) -> None:
-        """Put a report or a picture beside the run."""
-        self._client.log_artifact(run_id, str(path))
 
     @_translated
     def log_report(
@@ -186,14 +200,8 @@ class Registry:
         self._client.log_batch(run_id, [Metric(k, v, now, 0) for k, v in metrics.items()])
         self._client.log_artifact(run_id, str(page))
         self._client.set_terminated(run_id, "FINISHED", now)
-        address = f"{self.tracking_uri}/#/experiments/{experiment}/runs/{run_id}"
+        address = f"{self.address}/#/experiments/{experiment}/runs/{run_id}"
         return f"{address}/artifacts/{page.name}"
-
-    @_translated
-    def run_url(self, run_id: str) -> str:
-        """Return the address of a run in MLflow's user interface."""
-        experiment = self._client.get_run(run_id).info.experiment_id
-        return f"{self.tracking_uri}/#/experiments/{experiment}/runs/{run_id}"
 
     # ------------------------------------------------------------------- model versions
 
@@ -228,7 +236,14 @@ class Registry:
         alias_of(step)
         self.store.verify(manifest)
         start = _started_at(self.store, manifest)
-        run_id = self.run_for(lifecycle, manifest.stage, step, manifest.key, started_at=start)
+        run_id = self.run_for(
+            lifecycle,
+            manifest.stage,
+            step,
+            manifest.key,
+            attempt=manifest.attempt,
+            started_at=start,
+        )
         ref = None
         if manifest.kind in MODEL_SUFFIX:
             ref = self._version_for(manifest, lifecycle, step, run_id)
@@ -280,10 +295,6 @@ class Registry:
                 f"and versions {sorted(versions) or 'none'}"
             )
         return _ref_of(versions[wanted])
-
-    def version_url(self, ref: ModelVersionRef) -> str:
-        """Return the address of a model version in MLflow's user interface."""
-        return f"{self.tracking_uri}/#/models/{ref.name}/versions/{ref.version}"
 
     # ---------------------------------------------------------------- aliases and ledgers
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -19,7 +21,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from stages.catalog import STAGES
-from stages.contract import StageConfig, StageSpec
+from stages.contract import ArtifactKind, StageConfig, StageSpec
 from stages.identity import stage_key
 from stages.sources import digests_of_sources
 from stages.store import Manifest, Request
@@ -29,6 +31,9 @@ from tasks.follow import CurveMirror, follow
 from tasks.refs import StageRef, ref_of
 from tasks.submission import attach_or_submit, join_waiters, leave_waiters
 from training_core.errors import ConfigError, IntegrityError
+
+FURTHER_POLICY = "policy_"
+"""How the roles of further policies begin, which an evaluation takes beside `policy`."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,8 @@ def request_for(job: StageJob, connections: Connections) -> Request:
     """Work out the stage key and everything that the stage's process needs.
 
     Raises:
-        ConfigError: if an input that the stage requires is missing.
+        ConfigError: if an input that the stage requires is missing, or one is given that it does
+            not take.
         IntegrityError: if an input is no longer in the store.
     """
     spec = job.spec
@@ -67,6 +73,8 @@ def request_for(job: StageJob, connections: Connections) -> Request:
         raise ConfigError(
             f"step '{job.step}': stage '{spec.name}' needs the input {sorted(missing)}"
         )
+    for role, ref in job.inputs.items():
+        _require_fitting(job, role, ref)
     digests = {role: ref.digest for role, ref in job.inputs.items()} | digests_of_sources(
         job.config
     )
@@ -105,12 +113,15 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
 def _run(job: StageJob, request: Request, connections: Connections, log: Any) -> Manifest:
     waiter = str(flow_run.id)
     join_waiters(connections.store, request, waiter)
-    attempt, was_there = attach_or_submit(
-        connections.store, connections.cluster, request, job.config.resources
-    )
+    resources = job.config.resources
+    found = attach_or_submit(connections.store, connections.cluster, request, resources)
+    if isinstance(found, Manifest):
+        leave_waiters(connections.store, request.stage, request.key, waiter)
+        return found
+    attempt, was_there = found
     log.info("%s job %s", "attached to" if was_there else "submitted", attempt.job_id)
     mirror = CurveMirror(connections.registry, attempt, request, job.lifecycle)
-    info = follow(attempt, connections.cluster, mirror, job.step, log)
+    info = follow(attempt, connections.cluster, mirror, log, step=job.step, resources=resources)
     leave_waiters(connections.store, request.stage, request.key, waiter)
     manifest = connections.store.find(request.stage, request.key)
     if manifest is None:
@@ -118,8 +129,31 @@ def _run(job: StageJob, request: Request, connections: Connections, log: Any) ->
     return manifest
 
 
-def _directory(ref: StageRef, connections: Connections) -> Any:
-    manifest = connections.store.find(ref.stage, ref.key)
+def _require_fitting(job: StageJob, role: str, ref: StageRef) -> None:
+    spec = job.spec
+    roles = (*spec.required, *spec.optional)
+    takes_more = spec.name == "evaluation"
+    if role not in roles and not (takes_more and role.startswith(FURTHER_POLICY)):
+        near = get_close_matches(role, roles, n=1)
+        more = f", {FURTHER_POLICY}<name>" if takes_more else ""
+        hint = f"did you mean '{near[0]}'?" if near else f"it takes: {', '.join(roles)}{more}"
+        raise ConfigError(f"step '{job.step}': stage '{spec.name}' takes no input '{role}'; {hint}")
+    kind = _kind_of(role)
+    if ref.kind != kind:
+        raise ConfigError(
+            f"step '{job.step}': expected a {kind} as input '{role}', "
+            f"found the {ref.kind} of step '{ref.step}'"
+        )
+
+
+def _kind_of(role: str) -> ArtifactKind:
+    if role == "reward_model":
+        return "reward_model"
+    return "dataset" if role == "dataset" else "policy"
+
+
+def _directory(ref: StageRef, connections: Connections) -> Path:
+    manifest = connections.store.find_digest(ref.stage, ref.key, ref.digest)
     if manifest is None:
         raise IntegrityError(
             f"the result of step '{ref.step}' ({ref.stage} {ref.key[:12]}) is gone from the store; "

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from stages.cluster import JobStatus, RayCluster
 from stages.contract import Resources
 from stages.sink import HEARTBEAT_SECONDS
-from stages.store import Request, Store
+from stages.store import Manifest, Request, Store
 
 STALE_SECONDS = 6 * HEARTBEAT_SECONDS
 """A heartbeat older than this means that nobody is alive behind it."""
@@ -29,30 +31,37 @@ class Attempt:
 
 def attach_or_submit(
     store: Store, cluster: RayCluster, request: Request, resources: Resources
-) -> tuple[Attempt, bool]:
+) -> tuple[Attempt, bool] | Manifest:
     """Return the attempt that is working on `request`, starting one if none is.
 
     Two callers at once end up with one attempt: making its directory decides who made it, and
     submitting an id that exists is the same as attaching to it.
 
     Returns:
-        The attempt, and whether it was already there.
+        The attempt, and whether it was already there; or the manifest, if the stage is done
+        meanwhile.
     """
-    newest = next(iter(store.attempts(request.stage, request.key)), None)
-    if newest is not None:
-        attempt = _attempt(request, newest)
-        status = cluster.info(attempt.job_id).status
-        if status.is_live or (status is JobStatus.UNKNOWN and is_alive(newest)):
-            return attempt, True
-        if status is JobStatus.UNKNOWN and not (newest / "log.txt").exists():
-            _submit(cluster, attempt, request, resources)
-            return attempt, True
-    number = int(newest.name[1:]) + 1 if newest else 1
-    directory = store.attempt_dir(request.stage, request.key, f"a{number}")
-    directory.mkdir(parents=True, exist_ok=True)
-    attempt = _attempt(request, directory)
-    _submit(cluster, attempt, request, resources)
-    return attempt, False
+    while True:
+        newest = next(iter(store.attempts(request.stage, request.key)), None)
+        if newest is not None:
+            attempt = _attempt(request, newest)
+            status = cluster.info(attempt.job_id).status
+            if status.is_live or (status is JobStatus.UNKNOWN and is_alive(newest)):
+                return attempt, True
+            if status is JobStatus.UNKNOWN and not (newest / "log.txt").exists():
+                _submit(cluster, attempt, request, resources)
+                return attempt, True
+        # Only now: a job that had not ended when its caller last looked may have published since.
+        if manifest := store.find(request.stage, request.key):
+            return manifest
+        number = int(newest.name[1:]) + 1 if newest else 1
+        attempt = _attempt(request, store.attempt_dir(request.stage, request.key, f"a{number}"))
+        try:
+            attempt.directory.mkdir(parents=True)
+        except FileExistsError:  # somebody else was faster: attach to that one
+            continue
+        _submit(cluster, attempt, request, resources)
+        return attempt, False
 
 
 def is_alive(attempt_dir: Path) -> bool:
@@ -71,29 +80,38 @@ def join_waiters(store: Store, request: Request, waiter: str) -> None:
     (directory / waiter).touch()
 
 
-def leave_waiters(store: Store, stage: str, key: str, waiter: str) -> bool:
-    """Record that `waiter` no longer waits.
-
-    Returns:
-        Whether somebody else still does.
-    """
-    directory = store.stage_dir(stage, key) / "waiters"
-    (directory / waiter).unlink(missing_ok=True)
-    return directory.exists() and any(directory.iterdir())
+def leave_waiters(store: Store, stage: str, key: str, waiter: str) -> None:
+    """Record that the flow run `waiter` no longer waits for this key."""
+    (store.stage_dir(stage, key) / "waiters" / waiter).unlink(missing_ok=True)
 
 
-def stop_abandoned(store: Store, cluster: RayCluster, waiter: str) -> list[str]:
+def leave_all_waiters(store: Store, waiter: str) -> None:
+    """Record that the flow run `waiter` waits for nothing any more."""
+    for mark in (store.root / "stages").glob(f"*/*/waiters/{waiter}"):
+        mark.unlink(missing_ok=True)
+
+
+def stop_abandoned(
+    store: Store, cluster: RayCluster, waiter: str, is_waiting: Callable[[str], bool]
+) -> list[str]:
     """Stop the jobs that only the flow run `waiter` was waiting for.
 
+    Args:
+        store: where the waiters' marks are.
+        cluster: where the jobs are.
+        waiter: id of the flow run that ends.
+        is_waiting: whether the flow run of another mark still goes on; one that died left its own.
+
     Returns:
-        Their ids.
+        Ids of the jobs.
     """
     stopped = []
     for mark in sorted((store.root / "stages").glob(f"*/*/waiters/{waiter}")):
+        mark.unlink(missing_ok=True)
         key_dir = mark.parent.parent
         stage, key = key_dir.parent.name, key_dir.name
         attempts = store.attempts(stage, key)
-        if leave_waiters(store, stage, key, waiter) or not attempts:
+        if not attempts or any(is_waiting(other.name) for other in mark.parent.iterdir()):
             continue
         job_id = job_id_of(stage, key, attempts[0])
         if cluster.info(job_id).status.is_live:
@@ -114,7 +132,7 @@ def _attempt(request: Request, directory: Path) -> Attempt:
 def _submit(cluster: RayCluster, attempt: Attempt, request: Request, resources: Resources) -> None:
     path = attempt.directory / "request.json"
     if not path.exists():
-        draft = path.with_suffix(".draft")
+        draft = path.with_name(f".request-{uuid.uuid4().hex}")  # two callers may be here at once
         draft.write_text(request.model_dump_json(indent=2))
         draft.replace(path)
     metadata = {"stage": request.stage, "step": request.step, "stage_key": request.key}

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from stages.identity import digest_of_file
-from stages.store import MANIFEST, FileRecord, Manifest, Store
+from stages.store import FileRecord, Manifest, Store
 from training_core.errors import ConfigError, IntegrityError
 
 log = logging.getLogger(__name__)
@@ -106,6 +106,11 @@ def metrics_of(tags: Mapping[str, str]) -> dict[str, float]:
     return {k.removeprefix(prefix): float(v) for k, v in tags.items() if k.startswith(prefix)}
 
 
+def without_userinfo(text: str) -> str:
+    """Return the text with `user:password@` cut out of every address in it."""
+    return re.sub(r"(?<=://)[^/\s]+@", "", text)
+
+
 def params_of(manifest: Manifest) -> dict[str, str]:
     """Return the config as dotted keys, cut and spelled as MLflow's parameters must be."""
     return {
@@ -139,14 +144,11 @@ def verify(store: Store, ref: ModelVersionRef) -> None:
     Raises:
         IntegrityError: naming what is wrong.
     """
-    path = store.stage_dir(ref.stage, ref.stage_key) / MANIFEST
-    if not path.exists():
-        raise IntegrityError(f"{ref.uri}: expected its manifest at {path}, found no file")
-    manifest = Manifest.model_validate_json(path.read_bytes())
-    if manifest.digest != ref.digest:
+    manifest = store.find_digest(ref.stage, ref.stage_key, ref.digest)
+    if manifest is None:
         raise IntegrityError(
-            f"{ref.uri}: expected digest {ref.digest}, found {manifest.digest} in {path}; "
-            "the stage was made again, so take the version of its new files"
+            f"{ref.uri}: expected {ref.stage} {ref.stage_key[:12]} with digest {ref.digest[:12]} "
+            f"in {store.root}, found none whose files are all there; run the flow that made it"
         )
     store.verify(manifest, full=True)
     for record in manifest.files:

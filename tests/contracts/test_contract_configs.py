@@ -2,17 +2,24 @@
 
 import importlib
 import inspect
+import re
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pytest
+from prefect.utilities.callables import parameter_schema
 from pydantic import BaseModel, ValidationError
 
+from flows.full_rlhf import full_rlhf
+from flows.iterative_dpo import iterative_dpo
 from flows.lifecycle_config import LifecycleConfig, Overrides
 from flows.presets import load_config, preset_names
+from flows.promote import promote
+from flows.single_stage import stage
 from stages.catalog import STAGES, find_stage
 from stages.contract import Block, StageConfig
 from stages.identity import semantic_part
+from stages.ppo import Config as PpoConfig
 from training_core.errors import ConfigError
 
 
@@ -157,8 +164,46 @@ def test_the_form_of_overrides_has_every_field_and_asks_for_none():
     config = load_config("tiny", form.model_dump(exclude_unset=True))
     assert config.ppo.policy_optimizer.learning_rate == 1e-4
     assert config.ppo.policy_optimizer.schedule == "constant"  # from the preset, not the default
-    with pytest.raises(ValidationError):
-        Overrides.model_validate({"ppo": {"kl_koef": 1}})
+
+
+@pytest.mark.parametrize("flow", [full_rlhf, iterative_dpo, promote, stage], ids=lambda f: f.name)
+def test_the_form_in_prefect_lists_every_field_and_lets_the_flow_name_the_misspelled_ones(flow):
+    form = parameter_schema(flow.fn).definitions
+    for block in (LifecycleConfig, PpoConfig):
+        name = f"{block.__module__.split('.')[-1]}_{block.__name__}"
+        assert set(form[name]["properties"]) == set(block.model_fields)
+    assert {block["additionalProperties"] for block in form.values()} == {True}
+    overrides = Overrides.model_validate({"ppo": {"kl_koef": 1}}).model_dump(exclude_unset=True)
+    with pytest.raises(ConfigError, match=r"ppo\.kl_koef: unknown key; did you mean 'kl_coef'"):
+        load_config("tiny", overrides)
+
+
+FILE = {"name": "files", "path": "x.jsonl"}
+SCRATCH = {"name": "scratch"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "key", "value", "why"),
+    [
+        ("tiny", "dpo.data", FILE, "its pairs come from `preference_pairs`; drop it"),
+        ("tiny", "rejection_sft.data", FILE, "its data comes from `rejection_sampling`; drop it"),
+        ("tiny", "rejection_sft.base", SCRATCH, "it starts from `sft`; drop it"),
+        ("tinystories", "reward_model.data", FILE, "its pairs come from `feedback`; drop one"),
+    ],
+)
+def test_data_that_the_graph_gives_too_is_refused(preset, key, value, why):
+    block, field = key.split(".")
+    with pytest.raises(ConfigError, match=re.escape(f"  {key} is set, but {why}")):
+        load_config(preset, {block: {field: value}})
+
+
+@pytest.mark.parametrize("key", ["sft.base", "sft.data", "reward_model.data"])
+def test_data_that_nobody_gives_is_asked_for(key):
+    plain = load_config("tiny").model_dump()
+    block, field = key.split(".")
+    plain[block][field] = None
+    with pytest.raises(ValidationError, match=f"{key} is not set, but .*set"):
+        LifecycleConfig.model_validate(plain)
 
 
 def test_unions_are_told_apart_by_name():

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +14,7 @@ import pytest
 from real_services import run_together, tiny_llama
 
 from stages.store import Store
-from tasks.registry import MIRRORED, Registry
+from tasks.registry import ATTEMPT, MIRRORED, Registry
 from tasks.versions import ModelVersionRef, verify
 from training_core.errors import ConfigError, IntegrityError, TransientError
 
@@ -225,7 +227,7 @@ def test_files_on_another_filesystem_are_copied(
 
 def test_mirroring_again_adds_only_what_is_new(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64)
+    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     assert registry.mirror_metrics(run_id, curve) is None
 
     write_curve(curve, range(5))
@@ -242,7 +244,7 @@ def test_mirroring_again_adds_only_what_is_new(registry, tmp_path, lifecycle):
 
 def test_two_lines_of_one_step_both_arrive(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64)
+    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     write_curve(curve, range(3))
     registry.mirror_metrics(run_id, curve)
     with curve.open("a") as file:
@@ -257,7 +259,7 @@ def test_two_lines_of_one_step_both_arrive(registry, tmp_path, lifecycle):
 
 def test_a_long_curve_goes_over_in_several_requests(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64)
+    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     write_curve(curve, range(1200))  # 2400 points
 
     registry.mirror_metrics(run_id, curve, is_complete=True)
@@ -268,7 +270,7 @@ def test_a_long_curve_goes_over_in_several_requests(registry, tmp_path, lifecycl
 
 def test_an_interrupted_or_doubled_mirror_leaves_each_point_once(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64)
+    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     write_curve(curve, range(10))
     registry.mirror_metrics(run_id, curve, is_complete=True)
     # What a slower second flow does: it puts the mark back, so that points are sent again.
@@ -290,14 +292,29 @@ def test_registering_completes_the_curve(registry, store, finish, lifecycle):
     assert client_of(registry).get_run(ref.run_id).info.start_time == 1_000_000
 
 
-def test_a_report_lies_beside_the_run(registry, tmp_path, lifecycle):
-    run_id = registry.run_for(lifecycle, "evaluation", "evaluation", "e" * 64)
-    (tmp_path / "report.md").write_text("won")
+def test_a_stage_made_anew_has_another_run_and_its_own_curve(registry, store, finish, lifecycle):
+    old = finish("sft", seed=1)
+    write_curve(store.attempt_dir("sft", old.key, "a1") / "metrics.jsonl", range(8))
+    first = registry.register(old, lifecycle=lifecycle)
+    store.set_aside("sft", old.key, once_for="flow-2")
+    assert registry.run_for(lifecycle, "sft", "sft", old.key, attempt="a1") == first.run_id
 
-    registry.log_artifact_file(run_id, tmp_path / "report.md")
+    run_id = registry.run_for(lifecycle, "sft", "sft", old.key, attempt="a2")
+    curve = store.attempt_dir("sft", old.key, "a2") / "metrics.jsonl"
+    curve.parent.mkdir()
+    write_curve(curve, range(3))
+    registry.mirror_metrics(run_id, curve, is_complete=True)
 
-    folder = Path(client_of(registry).get_run(run_id).info.artifact_uri.removeprefix("file://"))
-    assert (folder / "report.md").read_text() == "won"
+    assert run_id != first.run_id
+    assert steps_of(registry, run_id) == [0, 1, 2]
+    assert steps_of(registry, first.run_id) == list(range(8))
+
+
+def test_an_attempt_that_resumes_an_unfinished_one_goes_on_in_its_run(registry, lifecycle):
+    first = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
+
+    assert registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a2") == first
+    assert client_of(registry).get_run(first).data.tags[ATTEMPT] == "a2"
 
 
 # --------------------------------------------------------------------------- references
@@ -323,15 +340,6 @@ def test_a_reference_to_nothing_names_what_there_is(registry, finish, lifecycle)
         registry.resolve(name)
 
 
-def test_links_lead_to_pages_of_the_user_interface(registry, finish, lifecycle):
-    ref = registry.register(finish("sft"), lifecycle=lifecycle)
-
-    experiment = client_of(registry).get_experiment_by_name(lifecycle).experiment_id
-    page = f"{registry.tracking_uri}/#"
-    assert registry.run_url(ref.run_id) == f"{page}/experiments/{experiment}/runs/{ref.run_id}"
-    assert registry.version_url(ref) == f"{page}/models/{lifecycle}.policy/versions/1"
-
-
 # ------------------------------------------------------------------- outages and resync
 
 
@@ -345,13 +353,26 @@ def test_a_server_that_is_away_is_told_at_once(store, finish, lifecycle, own_ser
     assert time.monotonic() - started < 5
 
 
+def test_a_password_in_the_address_is_shown_to_nobody(store):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    registry = Registry(f"http://ann:s3cret@127.0.0.1:{port}", store)
+
+    with pytest.raises(TransientError) as raised:
+        registry.aliases("tiny.policy")
+
+    assert f"http://127.0.0.1:{port}" in str(raised.value)
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+
+
 def test_what_an_outage_interrupted_is_caught_up_afterwards(store, finish, lifecycle, own_server):
     own_server.start()
     registry = Registry(own_server.uri, store)
     manifest = finish("sft")
     curve = store.attempt_dir("sft", manifest.key, "a1") / "metrics.jsonl"
     write_curve(curve, range(4))
-    run_id = registry.run_for(lifecycle, "sft", "sft", manifest.key)
+    run_id = registry.run_for(lifecycle, "sft", "sft", manifest.key, attempt="a1")
     registry.mirror_metrics(run_id, curve)
 
     own_server.stop()
@@ -382,7 +403,7 @@ def test_resync_takes_what_the_lifecycle_asked_for_and_names_what_is_broken(
 ):
     whole, broken, foreign = finish("sft"), finish("dpo-1"), finish("dpo-2")
     registry.register(whole, lifecycle=lifecycle)
-    registry.run_for(lifecycle, broken.stage, broken.step, broken.key)
+    registry.run_for(lifecycle, broken.stage, broken.step, broken.key, attempt="a1")
     registry.register(foreign, lifecycle=f"{lifecycle}-other")
     shutil.rmtree(store.artifact_dir(broken))
 

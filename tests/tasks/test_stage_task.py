@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from stages.cluster import JobInfo, JobStatus, RayCluster
+from stages.contract import ExitCode, Resources
+from stages.dpo import Config as DpoConfig
+from stages.evaluation import Config as EvaluationConfig
+from stages.process_record import write_error
+from stages.settings import CafeData
+from tasks.connections import Connections
+from tasks.failures import failure_of
+from tasks.follow import PendingNotice
+from tasks.lineage import stage_ref_of
+from tasks.refs import StageRef, ref_of
+from tasks.registry import Registry
+from tasks.stage_task import StageJob, request_for
+from tasks.submission import Attempt
+from tasks.versions import ModelVersionRef, verify, without_userinfo
+from training_core.errors import (
+    ConfigError,
+    DataError,
+    InputError,
+    IntegrityError,
+    StorageFullError,
+    TransientError,
+)
+
+COST = {"seconds": 1.0}
+
+
+@pytest.fixture
+def connections(store) -> Connections:
+    """Only the store is there; what is tested here asks nobody else."""
+    nowhere = "http://127.0.0.1:1"
+    return Connections(store, RayCluster(nowhere), Registry(nowhere, store))
+
+
+@pytest.fixture
+def refs(finish) -> dict[str, StageRef]:
+    """A finished policy, reward model, dataset and evaluation."""
+    kinds = ("policy", "reward_model", "dataset", "evaluation")
+    made = {kind: finish(f"made-{kind}", kind=kind, cost=COST) for kind in kinds}
+    return {kind: ref_of(manifest, kind, is_reused=True) for kind, manifest in made.items()}
+
+
+# ------------------------------------------------------------------------------- inputs
+
+
+def dpo(**inputs: StageRef) -> StageJob:
+    return StageJob("dpo_1", DpoConfig(), inputs, "tiny")
+
+
+def evaluation(**inputs: StageRef) -> StageJob:
+    return StageJob("evaluation", EvaluationConfig(prompts=CafeData()), inputs, "tiny")
+
+
+def test_inputs_that_fit_are_found(refs, connections):
+    policy, data, judge = refs["policy"], refs["dataset"], refs["reward_model"]
+    request = request_for(dpo(policy=policy, reference=policy, dataset=data), connections)
+    assert set(request.inputs) == {"policy", "reference", "dataset"}
+    job = evaluation(policy=policy, baseline=policy, policy_dpo_1=policy, reward_model=judge)
+    assert "policy_dpo_1" in request_for(job, connections).inputs
+
+
+def test_an_input_that_the_stage_does_not_take_names_the_nearest(refs, connections):
+    both = {"policy": refs["policy"], "reference": refs["policy"]}
+    with pytest.raises(ConfigError, match="takes no input 'datset'; did you mean 'dataset'"):
+        request_for(dpo(**both, datset=refs["dataset"]), connections)
+    with pytest.raises(ConfigError, match="takes no input 'policy_old'; did you mean 'policy'"):
+        request_for(dpo(**both, policy_old=refs["policy"]), connections)
+    with pytest.raises(ConfigError, match=r"'x'; it takes: policy, baseline, .*, policy_<name>"):
+        job = evaluation(policy=refs["policy"], baseline=refs["policy"], x=refs["policy"])
+        request_for(job, connections)
+
+
+@pytest.mark.parametrize(
+    ("role", "given", "expected"),
+    [
+        ("policy", "reward_model", "policy"),
+        ("reference", "dataset", "policy"),
+        ("dataset", "policy", "dataset"),
+        ("dataset", "evaluation", "dataset"),
+    ],
+)
+def test_an_input_of_another_kind_is_refused(refs, connections, role, given, expected):
+    inputs = {"policy": refs["policy"], "reference": refs["policy"], role: refs[given]}
+    message = f"expected a {expected} as input '{role}', found the {given} of step '{given}'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        request_for(dpo(**inputs), connections)
+
+
+def test_a_reward_model_role_takes_no_policy(refs, connections):
+    policy = refs["policy"]
+    with pytest.raises(ConfigError, match="expected a reward_model as input 'reward_model'"):
+        request_for(evaluation(policy=policy, baseline=policy, reward_model=policy), connections)
+
+
+# ---------------------------------------------------------------- a stage that was made anew
+
+
+def version_of(manifest, path: Path) -> ModelVersionRef:
+    return ModelVersionRef(
+        name="tiny.policy",
+        version=1,
+        stage=manifest.stage,
+        step=manifest.step,
+        stage_key=manifest.key,
+        digest=manifest.digest,
+        run_id="",
+        path=path,
+        metrics={},
+    )
+
+
+def test_a_version_keeps_its_own_bytes_when_its_stage_was_made_anew(finish, store, connections):
+    key = "k" * 64
+    old = finish("sft", seed=1, key=key, cost=COST)
+    version = version_of(old, store.artifact_dir(old))
+    store.set_aside("sft", key, once_for="flow-2")
+    new = finish("sft", seed=2, key=key, cost=COST, attempt="a2")
+    assert old.digest != new.digest
+
+    ref = stage_ref_of(version, connections)
+
+    assert (ref.key, ref.digest) == (key, old.digest)
+    request = request_for(dpo(policy=ref, reference=ref), connections)
+    assert request.inputs["policy"] == str(store.artifact_dir(old))
+    fresh = ref_of(new, "sft", is_reused=False)
+    request = request_for(dpo(policy=fresh, reference=ref), connections)
+    assert request.inputs["policy"] == str(store.artifact_dir(new))
+    verify(store, version)  # so that it can be rolled back to
+
+
+def test_a_version_whose_bytes_are_nowhere_is_an_integrity_error(finish, store, connections):
+    version = version_of(finish("sft", seed=1, cost=COST), store.root)
+    lost = version.model_copy(update={"digest": "0" * 64})
+
+    with pytest.raises(IntegrityError, match="damaged in or gone from the store"):
+        stage_ref_of(lost, connections)
+    with pytest.raises(IntegrityError, match="found none whose files are all there"):
+        verify(store, lost)
+
+
+# ---------------------------------------------------------------------- how attempts end
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "expected"),
+    [
+        (ExitCode.DISK_FULL, StorageFullError),  # a full disk takes no error.json
+        (ExitCode.BAD_INPUT, InputError),
+        (1, InputError),
+        (ExitCode.TRANSIENT, TransientError),
+        (137, TransientError),
+        (None, TransientError),
+    ],
+)
+def test_an_end_without_a_record_is_judged_by_its_exit_code(tmp_path, exit_code, expected):
+    failure = failure_of(Attempt(tmp_path, "sft-k-a1"), JobInfo(JobStatus.FAILED, exit_code))
+    assert type(failure) is expected
+
+
+def test_an_end_with_a_record_is_judged_by_that(tmp_path):
+    write_error(tmp_path, ExitCode.BAD_INPUT, DataError("row 3"))
+    failure = failure_of(Attempt(tmp_path, "sft-k-a1"), JobInfo(JobStatus.FAILED, 137))
+    assert type(failure) is InputError
+    assert "DataError: row 3" in str(failure)
+
+
+# ------------------------------------------------------------------------- what is said
+
+
+def test_a_job_that_waits_for_the_cluster_says_so_once_with_what_it_asks_for(caplog):
+    notice = PendingNotice("ppo-k-a1", Resources(num_cpus=8, num_gpus=1))
+    log = logging.getLogger("test")
+    pending = JobInfo(JobStatus.PENDING, message="no node has 1 GPU")
+
+    for now in (100.0, 110.0):
+        notice.look(pending, now, log)
+    assert caplog.text == ""
+    for now in (110.5, 200.0):
+        notice.look(pending, now, log)
+
+    (line,) = caplog.messages
+    expected = "job ppo-k-a1 waits for the cluster; it asks for num_cpus: 8, num_gpus: 1. no node"
+    assert line.startswith(expected)
+
+
+def test_user_and_password_are_cut_out_of_addresses():
+    text = "API request to http://ann:p%40ss@host:5000/api failed, see https://host/u@v"
+    assert without_userinfo(text) == (
+        "API request to http://host:5000/api failed, see https://host/u@v"
+    )
