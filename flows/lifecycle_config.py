@@ -62,7 +62,7 @@ class LifecycleConfig(Block):
         ..., "Of the experiment and the registered models, as in <name>.policy."
     )
     data_root: str = operational(
-        ".", "Folder that relative paths start from; RATCHET_SHARED/data overrides it."
+        ".", "Folder that relative paths start from; $RATCHET_SHARED/data replaces a preset's."
     )
     sft: SftConfig = semantic(..., "From the base model to the SFT policy.")
     feedback: PreferencePairsConfig | None = semantic(

@@ -30,12 +30,15 @@ def load_config(preset: str, overrides: Mapping[str, Any] | None = None) -> Life
     Raises:
         ConfigError: naming every wrong key with the nearest right one, and every wrong value.
     """
-    merged = deep_merge(_read(preset), dict(overrides or {}))
+    changes = dict(overrides or {})
+    shared = os.environ.get("RATCHET_SHARED")
+    elsewhere = {"data_root": str(Path(shared, "data"))} if shared else {}
+    merged = deep_merge(deep_merge(_read(preset), elsewhere), changes)
     try:
         config = LifecycleConfig.model_validate({"name": preset, **merged})
     except ValidationError as error:
         raise ConfigError(_explain(error, preset)) from error
-    return rooted(config, _data_root(config))
+    return rooted(config, ROOT / config.data_root)
 
 
 def preset_names() -> list[str]:
@@ -96,11 +99,6 @@ def _read(preset: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     base = content.pop("base", None)
     return deep_merge(_read(base), content) if base else content
-
-
-def _data_root(config: LifecycleConfig) -> Path:
-    shared = os.environ.get("RATCHET_SHARED")
-    return Path(shared) / "data" if shared else ROOT / config.data_root
 
 
 def _explain(error: ValidationError, preset: str) -> str:

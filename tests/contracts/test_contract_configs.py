@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from flows.full_rlhf import full_rlhf
 from flows.iterative_dpo import iterative_dpo
 from flows.lifecycle_config import LifecycleConfig, Overrides
-from flows.presets import load_config, preset_names
+from flows.presets import ROOT, load_config, preset_names
 from flows.promote import promote
 from flows.single_stage import stage
 from stages.catalog import STAGES, find_stage
@@ -221,3 +221,12 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in (Union, UnionType):
         return tuple(m for a in get_args(annotation) for m in union_members(a))
     return (annotation,)
+
+
+def test_the_data_folder_is_the_overrides_then_the_environments_then_the_presets(monkeypatch):
+    monkeypatch.delenv("RATCHET_SHARED", raising=False)
+    assert load_config("tinystories").ppo.prompts.path.startswith(str(ROOT.parent / "shared"))
+    monkeypatch.setenv("RATCHET_SHARED", "/elsewhere")
+    assert load_config("tinystories").ppo.prompts.path.startswith("/elsewhere/data/text/")
+    chosen = load_config("tinystories", {"data_root": "/mine"})
+    assert chosen.ppo.prompts.path.startswith("/mine/text/")
