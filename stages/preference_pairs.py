@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings import Data, Reward, RewardModelReward, Rollouts
+from stages.contract import Context, Inputs, Result, semantic
+from stages.settings import GroupSampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,23 +13,11 @@ if TYPE_CHECKING:
     from training_core.types import ScoredRollout
 
 
-class Config(StageConfig):
+class Config(GroupSampling):
     """What a person writes about making pairs."""
 
-    prompts: Data = semantic(..., "Prompts to answer.")
-    reward: Reward = semantic(RewardModelReward(), "What ranks the responses.")
-    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
-    group_size: int = semantic(4, "Responses per prompt.", ge=2)
     min_margin: float = semantic(
         0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0
-    )
-    keep_unfinished: bool = semantic(
-        False,
-        "Use responses that were cut by the token limit too (without an end token), "
-        "for open-ended texts.",
-    )
-    unscored_limit: float = semantic(
-        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
     )
 
 
@@ -47,16 +35,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.scored_groups import sample_and_score, usable
     from training_core.errors import DataError
 
-    groups = sample_and_score(
-        config.rollouts,
-        config.prompts,
-        config.reward,
-        inputs,
-        context,
-        group_size=config.group_size,
-        unscored_limit=config.unscored_limit,
-        seed=config.seed,
-    )
+    groups = sample_and_score(config, inputs, context)
     rows = [
         row
         for group in groups

@@ -5,25 +5,12 @@ The artifact is a dataset for SFT.
 
 from __future__ import annotations
 
-from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings import Data, Reward, RewardModelReward, Rollouts
+from stages.contract import Context, Inputs, Result
+from stages.settings import GroupSampling
 
 
-class Config(StageConfig):
+class Config(GroupSampling):
     """What a person writes about rejection sampling."""
-
-    prompts: Data = semantic(..., "Prompts to answer.")
-    reward: Reward = semantic(RewardModelReward(), "What picks the best.")
-    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
-    group_size: int = semantic(8, "Responses per prompt, of which the best is kept.", ge=2)
-    keep_unfinished: bool = semantic(
-        False,
-        "Keep responses that were cut by the token limit too (without an end token), "
-        "for open-ended texts.",
-    )
-    unscored_limit: float = semantic(
-        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
-    )
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
@@ -37,16 +24,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.scored_groups import sample_and_score, usable
     from training_core.errors import DataError
 
-    groups = sample_and_score(
-        config.rollouts,
-        config.prompts,
-        config.reward,
-        inputs,
-        context,
-        group_size=config.group_size,
-        unscored_limit=config.unscored_limit,
-        seed=config.seed,
-    )
+    groups = sample_and_score(config, inputs, context)
     kept = [usable(group, keep_unfinished=config.keep_unfinished) for group in groups]
     best = [max(group, key=lambda s: s.reward) for group in kept if group]
     if not best:

@@ -14,7 +14,7 @@ from stages.sampling import (
     sample_groups,
     sampling_of,
 )
-from stages.settings import Data, Reward, Rollouts
+from stages.settings import GroupSampling
 from training_core.data.chat import pad_id
 from training_core.models import hub
 from training_core.rewards.reward import score
@@ -22,36 +22,29 @@ from training_core.types import ScoredRollout
 
 
 def sample_and_score(
-    rollouts: Rollouts,
-    prompts: Data,
-    reward: Reward,
-    inputs: Inputs,
-    context: Context,
-    *,
-    group_size: int,
-    unscored_limit: float,
-    seed: int,
+    config: GroupSampling, inputs: Inputs, context: Context
 ) -> list[list[ScoredRollout]]:
     """Sample a group per prompt from the input `policy` and score it.
 
     Returns:
         One group per prompt; unscored rollouts are missing from it.
     """
+    rollouts = config.rollouts
     tokenizer = hub.load_tokenizer(inputs["policy"])
     policy = hub.freeze(hub.load_policy(inputs["policy"])).to(best_device())
     engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)
     groups = sample_groups(
         engine,
-        load_prompts(prompts, tokenizer, rollouts),
+        load_prompts(config.prompts, tokenizer, rollouts),
         sampling_of(rollouts),
-        group_size=group_size,
-        seed=seed,
+        group_size=config.group_size,
+        seed=config.seed,
         context=context,
     )
     flat = [rollout for group in groups for rollout in group]
     prove_engine(engine, policy, flat, rollouts, pad_id(tokenizer))
     engine.close()
-    scored = score(build_reward(reward, inputs), flat, unscored_limit=unscored_limit)
+    scored = score(build_reward(config.reward, inputs), flat, unscored_limit=config.unscored_limit)
     by_prompt: dict[str, list[ScoredRollout]] = {}
     for item in scored:
         by_prompt.setdefault(item.rollout.prompt.id, []).append(item)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from stages.contract import Block, operational, semantic
+from stages.contract import Block, StageConfig, operational, semantic
 
 
 class Optimizer(Block):
@@ -175,6 +175,24 @@ class RewardModelReward(Block):
 
 
 Reward = Annotated[CafeReward | LexiconReward | RewardModelReward, Field(discriminator="name")]
+
+
+class GroupSampling(StageConfig):
+    """What the stages that make a dataset of sampled responses have in common."""
+
+    prompts: Data = semantic(..., "Prompts to answer.")
+    reward: Reward = semantic(RewardModelReward(), "What ranks the responses.")
+    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
+    group_size: int = semantic(8, "Responses per prompt.", ge=2)
+    keep_unfinished: bool = semantic(
+        False,
+        "Use responses that were cut by the token limit too (without an end token), "
+        "for open-ended texts.",
+    )
+    unscored_limit: float = semantic(
+        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
+    )
+
 
 LOCAL_SOURCES = (FileData, LocalModel, LexiconReward)
 """Blocks with a `path`, whose content has to be part of the stage key."""
