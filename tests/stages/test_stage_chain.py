@@ -351,3 +351,25 @@ def test_a_ppo_that_was_stopped_after_its_last_round_still_reports_its_reward(ch
     whole = ppo_until(chain, tmp_path / "a0")
     assert ppo_until(chain, tmp_path / "a1", stop_after=4) is None
     assert ppo_until(chain, tmp_path / "a2", earlier=[tmp_path / "a1"]) == whole
+
+
+# ------------------------------------------------------------------ golden values
+
+# What the stages gave on a CPU in fp32 (torch 2.13). If a change moves one beyond the tolerance, which
+# leaves room for other processors only, the stage gives other results for the same config: raise its
+# version in stages/catalog.py, and write the new value here.
+GOLDEN = [
+    ("sft", "heldout_loss", 1.01888, 1e-3),
+    ("reward_model", "reward_std", 1.45727, 5e-3),
+    ("rejection_sampling", "best_reward", 1.13148, 1e-2),
+    ("preference_pairs", "mean_margin", 2.11608, 1e-2),
+    ("dpo", "accuracy", 22 / 24, 0.05),
+    ("ppo", "kl", 0.09021, 0.05),
+    ("evaluation", "mean_reward", 0.30625, 0.05),
+]
+
+
+@pytest.mark.parametrize(("step", "metric", "value", "tolerance"), GOLDEN)
+def test_a_stage_gives_what_its_version_promises(chain, step, metric, value, tolerance):
+    assert chain[step].version == 1
+    assert chain[step].metrics[metric] == pytest.approx(value, rel=tolerance)
