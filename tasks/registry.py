@@ -250,7 +250,8 @@ class Registry:
             self.hold_alias(ref.name, alias_of(ref.step), partial(self._newest, ref.name, ref.step))
             if is_candidate:
                 self._client.set_registered_model_alias(ref.name, "candidate", str(ref.version))
-        self._complete_run(run_id, manifest, flow_run_id)
+        with claim(self.store.root, lifecycle, manifest.stage, manifest.key, step=step):
+            self._complete_run(run_id, manifest, flow_run_id)  # reads what is there, then adds
         return ref
 
     def resync(self, lifecycle: str) -> list[ModelVersionRef]:

@@ -226,7 +226,9 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
 
 def test_the_data_folder_is_the_overrides_then_the_environments_then_the_presets(monkeypatch):
     monkeypatch.delenv("RATCHET_SHARED", raising=False)
-    assert load_config("tinystories").ppo.prompts.path.startswith(str(ROOT.parent / "shared"))
+    assert load_config("tinystories").ppo.prompts.path.startswith(
+        str((ROOT.parent / "shared").resolve())
+    )
     monkeypatch.setenv("RATCHET_SHARED", "/elsewhere")
     assert load_config("tinystories").ppo.prompts.path.startswith("/elsewhere/data/text/")
     chosen = load_config("tinystories", {"data_root": "/mine"})
