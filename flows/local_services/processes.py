@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,11 +62,21 @@ def root_of(record: ServiceRecord) -> psutil.Process | None:
         return None
     try:
         process = psutil.Process(record.pid)
-        if process.create_time() != record.created:
-            return None
-        return process if process.status() != psutil.STATUS_ZOMBIE else None
+        is_ours = process.create_time() == record.created
     except psutil.NoSuchProcess:
         return None
+    return process if is_ours and is_live(process) else None
+
+
+def is_live(process: psutil.Process) -> bool:
+    """Whether a process still runs. A zombie does not: it has ended, and waits for its parent.
+
+    In a container whose first process does not reap, orphans stay zombies for ever.
+    """
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def family_of(record: ServiceRecord) -> list[psutil.Process]:
@@ -101,8 +112,18 @@ def stop(processes: Iterable[psutil.Process], *, grace_seconds: float) -> None:
     for process in asked:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, alive = psutil.wait_procs(asked, timeout=grace_seconds)
+    alive = _wait(asked, seconds=grace_seconds)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, timeout=10)
+    _wait(alive, seconds=10)
+
+
+def _wait(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
+    """Wait until processes have ended; returns those that have not."""
+    deadline = time.monotonic() + seconds
+    alive = [process for process in processes if is_live(process)]
+    while alive and time.monotonic() < deadline:
+        _, alive = psutil.wait_procs(alive, timeout=0.2)  # reaps our own children
+        alive = [process for process in alive if is_live(process)]
+    return alive

@@ -15,7 +15,7 @@ import pytest
 from flows import services
 from flows.local_services.environment import ADDRESS_VARIABLES, TOKEN_VARIABLE
 from flows.local_services.places import project_root
-from flows.local_services.processes import family_of, root_of
+from flows.local_services.processes import family_of, is_live, root_of
 from flows.local_services.records import ServiceError, ServiceRecords, load_records
 
 pytestmark = pytest.mark.services
@@ -59,7 +59,7 @@ def test_services_come_up_once_answer_on_loopback_alone_and_leave_nothing(home: 
     before = processes_of(records)
     services.down()
 
-    assert [process for process in before if process.is_running()] == []
+    assert [process for process in before if is_live(process)] == []
     assert token_holders(records.token) == []
     assert [port for port in set(listening) if is_open(port)] == []
     assert not ray_folder.exists()
@@ -112,7 +112,7 @@ def processes_of(records: ServiceRecords) -> list[psutil.Process]:
 
 
 def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
-    return [process for process in processes if process.is_running() and process.name() == name]
+    return [process for process in processes if is_live(process) and process.name() == name]
 
 
 def loopback_ports(process: psutil.Process) -> list[int]:
