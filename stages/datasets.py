@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import datasets
 from datasets.exceptions import DatasetGenerationError
 
-from stages.settings import CafeData, Data, FileData, HubData
+from stages.settings.data import CafeData, Data, FileData, HubData
 from training_core.data import cafe
 from training_core.errors import DataError
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from stages.contract import Block, Context, Inputs, Result, StageConfig, semantic
-from stages.settings import Data, Training
+from stages.settings.data import Data
+from stages.settings.training import Training
 from stages.sources import either
 from training_core.errors import MismatchError
 
@@ -47,8 +48,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
     Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen log-ratio is larger).
     """
+    from stages.batches import pair_batches, reference_logprobs
     from stages.datasets import preferences
-    from stages.examples import encode_pairs, pair_batches, reference_logprobs
+    from stages.encoding import encode_pairs
     from stages.offline import best_device, fit
     from training_core.algorithms.preference_losses import PREFERENCE_LOSSES
     from training_core.data import chat
@@ -105,7 +107,7 @@ def _require_no_preference_yet(
     """Where policy and reference are one model, the DPO loss must start at ln 2."""
     import torch
 
-    from stages.examples import reference_logprobs
+    from stages.batches import reference_logprobs
     from training_core.algorithms.preference_losses import dpo
 
     some = list(pairs[:32])

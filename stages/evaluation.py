@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings import Data, Reward, RewardModelReward, Rollouts
+from stages.settings.data import Data
+from stages.settings.sampling import Reward, RewardModelReward, Rollouts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

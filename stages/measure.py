@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stages.examples import cut_pairs
+from stages.batches import cut_pairs
 from training_core.data.batching import collate, cut_by_tokens
 from training_core.models.causal_lm import logprobs
 from training_core.models.scalar_head import sequence_scores

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stages.contract import Context
-from stages.settings import Optimizer, Training
+from stages.settings.training import Optimizer, Training
 from training_core import checkpoint
 from training_core.data.batching import steps_in
 from training_core.engine.protocol import TrainEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stages.contract import Context, Inputs, Result, semantic
-from stages.settings import GroupSampling
+from stages.settings.sampling import GroupSampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

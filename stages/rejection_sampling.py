@@ -6,7 +6,7 @@ The artifact is a dataset for SFT.
 from __future__ import annotations
 
 from stages.contract import Context, Inputs, Result
-from stages.settings import GroupSampling
+from stages.settings.sampling import GroupSampling
 
 
 class Config(GroupSampling):

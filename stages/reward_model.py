@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings import Data, Training
+from stages.settings.data import Data
+from stages.settings.training import Training
 from stages.sources import either
 
 
@@ -33,8 +34,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     Metrics: `heldout_accuracy`, `heldout_pairs`, `train_pairs`, `reward_mean` and `reward_std`
     (also stored in its config).
     """
+    from stages.batches import pair_batches
     from stages.datasets import preferences
-    from stages.examples import encode_pairs, pair_batches
+    from stages.encoding import encode_pairs
     from stages.measure import pair_scores
     from stages.offline import best_device, fit
     from training_core.algorithms.reward_losses import bradley_terry

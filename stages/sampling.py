@@ -10,7 +10,8 @@ from typing import Any
 from stages import datasets
 from stages.contract import Context, Inputs
 from stages.offline import best_device
-from stages.settings import CafeReward, Data, LexiconReward, Reward, Rollouts
+from stages.settings.data import Data
+from stages.settings.sampling import CafeReward, LexiconReward, Reward, Rollouts
 from training_core.data.chat import encode_prompt
 from training_core.errors import ConfigError, DataError, StoppedError
 from training_core.rewards import functions

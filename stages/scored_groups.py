@@ -14,7 +14,7 @@ from stages.sampling import (
     sample_groups,
     sampling_of,
 )
-from stages.settings import GroupSampling
+from stages.settings.sampling import GroupSampling
 from training_core.data.chat import pad_id
 from training_core.models import hub
 from training_core.rewards.reward import score

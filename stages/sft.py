@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import field_validator
 
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings import BaseModelSource, Data, ScratchModel, Training
+from stages.settings.data import Data
+from stages.settings.models import BaseModelSource, ScratchModel
+from stages.settings.training import Training
 from stages.sources import either
 from training_core.data.templates import chat_template
 from training_core.errors import ConfigError
@@ -49,8 +51,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     Metrics: `examples`, and with `eval_data` `heldout_loss_before` and `heldout_loss`, in nats per
     trained token.
     """
+    from stages.batches import example_batches
     from stages.datasets import demonstrations
-    from stages.examples import encode_demonstrations, example_batches
+    from stages.encoding import encode_demonstrations
     from stages.offline import best_device, fit
     from training_core.data import chat
     from training_core.models import hub

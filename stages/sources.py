@@ -13,8 +13,13 @@ from typing import TypeVar
 from pydantic import BaseModel
 
 from stages.identity import digest_of_tree
-from stages.settings import LOCAL_SOURCES, HubData, HubModel
+from stages.settings.data import FileData, HubData
+from stages.settings.models import HubModel, LocalModel
+from stages.settings.sampling import LexiconReward
 from training_core.errors import ConfigError, DataError
+
+LOCAL_SOURCES = (FileData, LocalModel, LexiconReward)
+"""Blocks with a `path`, whose content has to be part of the stage key."""
 
 AnyBlock = TypeVar("AnyBlock", bound=BaseModel)
 T = TypeVar("T")

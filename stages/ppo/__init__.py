@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from stages.contract import Context, Inputs, Result, StageConfig, operational, semantic
-from stages.settings import Data, Reward, RewardModelReward, Rollouts, SteadyOptimizer
+from stages.settings.data import Data
+from stages.settings.sampling import Reward, RewardModelReward, Rollouts
+from stages.settings.training import SteadyOptimizer
 
 
 class Config(StageConfig):

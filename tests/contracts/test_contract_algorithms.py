@@ -45,7 +45,7 @@ def test_a_preference_loss_takes_exactly_the_fields_of_its_config(name):
 
 
 def test_the_names_of_the_schedules_are_those_of_the_config():
-    from stages.settings import Optimizer
+    from stages.settings.training import Optimizer
 
     assert set(get_args(Optimizer.model_fields["schedule"].annotation)) == set(SCHEDULES)
 

@@ -20,7 +20,7 @@ from stages.catalog import STAGES, find_stage
 from stages.contract import Block, StageConfig
 from stages.identity import semantic_part
 from stages.ppo import Config as PpoConfig
-from stages.settings import GroupSampling
+from stages.settings.sampling import GroupSampling
 from training_core.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from stages.datasets import demonstrations, preferences
-from stages.examples import encode_demonstrations
+from stages.encoding import encode_demonstrations
 from stages.measure import mean_loss
-from stages.settings import CafeData
+from stages.settings.data import CafeData
 from stages.store import Manifest, Store, read_jsonl
 from training_core.data.cafe import true_reward
 from training_core.models import hub

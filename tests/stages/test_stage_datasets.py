@@ -16,7 +16,7 @@ from stages.datasets import (
     read_lexicon,
     write_jsonl,
 )
-from stages.settings import CafeData, FileData
+from stages.settings.data import CafeData, FileData
 from training_core.errors import DataError
 
 USER = ({"role": "user", "content": "two tea"},)

@@ -8,7 +8,7 @@ import torch
 from stages.contract import Context
 from stages.offline import make_engine, resume, saver
 from stages.ppo.experience import make_experience
-from stages.settings import Optimizer
+from stages.settings.training import Optimizer
 from stages.sink import FileSink
 from training_core.algorithms.kl import k1
 from training_core.types import Prompt, Rollout, ScoredRollout

@@ -11,7 +11,7 @@ from stages.contract import ExitCode, Resources
 from stages.dpo import Config as DpoConfig
 from stages.evaluation import Config as EvaluationConfig
 from stages.process_record import write_error
-from stages.settings import CafeData
+from stages.settings.data import CafeData
 from tasks.connections import Connections
 from tasks.failures import failure_of
 from tasks.follow import PendingNotice

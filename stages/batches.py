@@ -1,55 +1,17 @@
-"""From rows to tokenised examples and batches, for the stages that train on a fixed dataset."""
+"""From tokenised examples to the micro-batches of each step."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from stages.datasets import Demonstration, Preference
-from stages.settings import Training
+from stages.settings.training import Training
 from training_core.data.batching import batch_indices, collate, cut_by_tokens
-from training_core.data.chat import encode_prompt, encode_response
 from training_core.models.causal_lm import logprobs
 from training_core.objectives.preference import PairBatch
 from training_core.types import Batch, Example, Pair
-
-log = logging.getLogger(__name__)
-
-
-def encode_demonstrations(
-    tokenizer: Any, rows: Sequence[Demonstration], *, max_tokens: int
-) -> list[Example]:
-    """Tokenise demonstrations; longer ones than `max_tokens` are dropped and counted in the log."""
-    encoded = [
-        encode_response(
-            tokenizer,
-            encode_prompt(tokenizer, str(i), row.prompt),
-            row.response,
-            max_tokens=max_tokens,
-            is_finished=row.is_finished,
-        )
-        for i, row in enumerate(rows, 1)
-    ]
-    return _without_long_ones(encoded, max_tokens)
-
-
-def encode_pairs(tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int) -> list[Pair]:
-    """Tokenise pairs; those with a side over `max_tokens` are dropped and counted in the log."""
-    encoded: list[Pair | None] = []
-    for i, row in enumerate(rows, 1):
-        prompt = encode_prompt(tokenizer, str(i), row.prompt)
-        chosen, rejected = (
-            encode_response(tokenizer, prompt, text, max_tokens=max_tokens, is_finished=is_finished)
-            for text, is_finished in (
-                (row.chosen, row.chosen_finished),
-                (row.rejected, row.rejected_finished),
-            )
-        )
-        encoded.append(Pair(chosen, rejected) if chosen and rejected else None)
-    return _without_long_ones(encoded, max_tokens)
 
 
 def example_batches(
@@ -127,15 +89,3 @@ def reference_logprobs(
         batch = collate([flat[i] for i in cut], pad_id, model.device)
         sums[cut] = logprobs(model, batch).sum(dim=1).float().cpu()
     return sums.reshape(-1, 2)
-
-
-def _without_long_ones(encoded: Sequence[Any], max_tokens: int) -> list[Any]:
-    kept = [e for e in encoded if e is not None]
-    if len(kept) < len(encoded):
-        log.warning(
-            "%d of %d rows are longer than max_tokens=%d and were dropped",
-            len(encoded) - len(kept),
-            len(encoded),
-            max_tokens,
-        )
-    return kept

@@ -1,0 +1,1 @@
+"""Pieces of configuration that several stages share, one module per subject."""
