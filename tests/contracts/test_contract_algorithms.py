@@ -38,16 +38,16 @@ def test_the_names_of_the_preference_losses_are_those_of_the_config():
 
 @pytest.mark.parametrize("name", sorted(PREFERENCE_LOSSES))
 def test_a_preference_loss_takes_exactly_the_fields_of_its_config(name):
-    parameters = inspect.signature(PREFERENCE_LOSSES[name]).parameters.values()
+    parameters = inspect.signature(PREFERENCE_LOSSES[name].function).parameters.values()
     keywords = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     assert keywords == set(loss_configs()[name].model_fields) - {"name"}
     assert all(p.default is p.empty for p in parameters)  # defaults live in the config alone
 
 
 def test_the_names_of_the_schedules_are_those_of_the_config():
-    from stages.settings.training import Optimizer
+    from stages.settings.training import AdamW
 
-    assert set(get_args(Optimizer.model_fields["schedule"].annotation)) == set(SCHEDULES)
+    assert set(get_args(AdamW.model_fields["schedule"].annotation)) == set(SCHEDULES)
 
 
 def test_there_are_algorithms():

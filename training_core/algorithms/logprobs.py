@@ -1,82 +1,167 @@
 """Token log-probabilities and entropy from hidden states, without [N, V] logits in memory.
 
 Shapes: N positions that are trained, H hidden, V vocabulary.
+
+Both passes go over the positions chunk by chunk. The forward pass keeps the softmax of its chunks
+while they fit into `keep_mib`; beyond that, the backward pass makes the logits again. Everything
+that is V wide is worked on in place, so one chunk holds one buffer.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
+
+KEEP_MIB = 256.0
+CHUNK_POSITIONS = 256
+"""Fewest positions in a chunk: with fewer, the product with a large vocabulary slows down."""
+CHUNK_MIB = {"cpu": 2.0, "cuda": 256.0}
+"""What a chunk's logits may take if that is more: on a CPU, what stays in its cache."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """How hidden states become logits: `softcap * tanh((h @ W^T + b) / softcap) / temperature`.
+
+    Attributes:
+        weight: [V, H] output embedding.
+        bias: [V] or None.
+        softcap: > 0 or None, as in Gemma 2's `final_logit_softcapping`.
+        temperature: > 0, the sampling temperature that the log-probabilities refer to.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    softcap: float | None = None
+    temperature: float = 1.0
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits [N, V] of `hidden` [N, H], at least in single precision."""
+        logits = torch.nn.functional.linear(hidden, self.weight, self.bias)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.softcap is not None:
+            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
 
 
 def token_logprobs(
     hidden: Tensor,
-    head_weight: Tensor,
+    head: Head,
     targets: Tensor,
     *,
-    head_bias: Tensor | None = None,
-    temperature: float = 1.0,
-    chunk_positions: int = 1024,
+    chunk_positions: int | None = None,
+    keep_mib: float = KEEP_MIB,
 ) -> tuple[Tensor, Tensor]:
     """Compute log p(target | position) and the entropy of the distribution, in nats.
 
-        logits = (hidden @ W^T + b) / temperature
         logprob = logits[target] - logsumexp(logits)
         entropy = logsumexp(logits) - sum_v softmax(logits)_v * logits_v
 
-    Logits exist for `chunk_positions` rows at a time, and again, chunk by chunk, in the backward
-    pass.
+    Cross-entropy is the negative sum of `logprob`. Both outputs have gradients.
 
     Args:
         hidden: [N, H] final hidden states of the positions that predict `targets`.
-        head_weight: [V, H] output embedding.
+        head: the output layer.
         targets: [N] int64 token ids.
-        head_bias: [V] or None.
-        temperature: > 0, the sampling temperature that the log-probabilities refer to.
-        chunk_positions: rows whose logits are held at once.
+        chunk_positions: positions whose logits are held at once; None chooses by device.
+        keep_mib: memory that may hold probabilities from the forward to the backward pass.
 
     Returns:
         logprobs [N] and entropy [N], float32 (float64 for float64 inputs).
 
     Source:
-        Temperature must match sampling: OpenRLHF#857, TRL#3029.
+        Temperature must match sampling: OpenRLHF#857, TRL#3029. Chunks: Wijmans et al. 2024,
+        "Cut Your Losses", https://arxiv.org/abs/2411.09009
     """
-    pieces = [
-        _chunk(
-            hidden[i : i + chunk_positions],
-            head_weight,
-            head_bias,
-            targets[i : i + chunk_positions],
-            temperature,
-        )
-        for i in range(0, len(targets), chunk_positions)
-    ]
-    if not pieces:
-        empty = hidden.sum(dim=-1)
-        return empty, empty
-    logprobs, entropies = zip(*pieces, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
-
-
-def _chunk(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    if not torch.is_grad_enabled():
-        return _logprobs_of_chunk(hidden, weight, bias, targets, temperature)
-    return checkpoint(
-        _logprobs_of_chunk, hidden, weight, bias, targets, temperature, use_reentrant=False
+    row_bytes = head.weight.shape[0] * _wide(hidden).itemsize
+    chunk_mib = CHUNK_MIB.get(hidden.device.type, CHUNK_MIB["cuda"])
+    rows = chunk_positions or max(CHUNK_POSITIONS, int(chunk_mib * 2**20 / row_bytes))
+    keep = torch.is_grad_enabled() and len(targets) * row_bytes <= keep_mib * 2**20
+    return _TokenLogprobs.apply(
+        hidden, head.weight, head.bias, targets, (head.softcap, head.temperature, rows, keep)
     )
 
 
-def _logprobs_of_chunk(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    logits = torch.nn.functional.linear(hidden, weight, bias)
-    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
-    log_normaliser = logits.logsumexp(dim=-1)
-    logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_normaliser
-    with torch.no_grad():  # a metric; an entropy bonus would need the gradient
-        probabilities = (logits - log_normaliser[:, None]).exp()
-        entropy = log_normaliser - (probabilities * logits).sum(dim=-1)
-    return logprobs, entropy
+class _TokenLogprobs(torch.autograd.Function):
+    """The two passes of `token_logprobs`.
+
+    d logprob / d logits_v = [v = target] - p_v
+    d entropy / d logits_v = -p_v * (logits_v - sum_u p_u logits_u)
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes arguments by position
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        settings: tuple[float | None, float, int, bool],
+    ) -> tuple[Tensor, Tensor]:
+        softcap, temperature, rows, keep = settings
+        head = Head(weight, bias, softcap, temperature)
+        logprobs = hidden.new_empty(len(targets), dtype=_wide(hidden))
+        entropy = torch.empty_like(logprobs)
+        kept: list[Tensor] = []
+        for at in _chunks(len(targets), rows):
+            everything = head.logits(hidden[at]).log_softmax(dim=-1)
+            logprobs[at] = everything.gather(-1, targets[at, None]).squeeze(-1)
+            probabilities = everything.exp()
+            entropy[at] = -torch.linalg.vecdot(probabilities, everything)
+            if keep:
+                kept.append(probabilities)
+        ctx.save_for_backward(hidden, weight, bias, targets, entropy)
+        ctx.settings, ctx.kept = (head.softcap, head.temperature, rows), kept
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride] - torch's own is untyped
+        ctx: Any, of_logprobs: Tensor | None, of_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, entropy = ctx.saved_tensors
+        softcap, temperature, rows = ctx.settings
+        head = Head(weight, bias, softcap, temperature)
+        wanted = torch.zeros_like(entropy) if of_logprobs is None else of_logprobs
+        chunks = _chunks(len(targets), rows)
+        kept, ctx.kept = ctx.kept, []
+        grad_hidden = torch.empty_like(hidden)
+        # Sums over several chunks are kept in single precision at least.
+        sums = _wide(weight) if len(chunks) > 1 else weight.dtype
+        grad_weight = torch.zeros_like(weight, dtype=sums) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias, dtype=sums) if ctx.needs_input_grad[2] else None
+        for number, at in enumerate(chunks):
+            is_kept = bool(kept) and of_entropy is None and softcap is None
+            logits = weight if is_kept else head.logits(hidden[at])  # unused if it is kept
+            grad = kept[number] if kept else logits.softmax(dim=-1)
+            if kept:
+                kept[number] = weight  # frees the chunk once it is used
+            if of_entropy is None:
+                grad.mul_(-wanted[at, None])
+            else:
+                mean = logits.logsumexp(dim=-1) - entropy[at]
+                grad.mul_(-wanted[at, None] - of_entropy[at, None] * (logits - mean[:, None]))
+            grad.scatter_add_(1, targets[at, None], wanted[at, None])
+            if softcap is not None:  # d tanh(x) = 1 - tanh(x)^2
+                grad.mul_((logits * (temperature / softcap)).square_().neg_().add_(1.0))
+            grad = (grad if temperature == 1.0 else grad.div_(temperature)).to(weight.dtype)
+            torch.mm(grad, weight, out=grad_hidden[at])
+            if grad_weight is not None:
+                grad_weight += grad.T @ hidden[at]
+            if grad_bias is not None:
+                grad_bias += grad.sum(dim=0)
+        narrow = (g if g is None else g.to(weight.dtype) for g in (grad_weight, grad_bias))
+        return grad_hidden, *narrow, None, None
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _chunks(size: int, rows: int) -> list[slice]:
+    return [slice(start, start + rows) for start in range(0, size, rows)]

@@ -1,27 +1,72 @@
 """Losses on pairs of responses, one number per pair. Shapes: B pairs.
 
-`logratio_*` is log pi(response) - log pi_ref(response), summed over the response's tokens, in nats.
+Words of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
+
+    l(y)  = log pi(y | x) - log pi_ref(y | x)      log-ratio, nats
+    a(y)  = log pi(y | x) / |y|                    mean log-probability, nats per token
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 
-def dpo(
-    logratio_chosen: Tensor, logratio_rejected: Tensor, *, beta: float, label_smoothing: float
-) -> Tensor:
-    """Direct preference optimisation; with label smoothing, the conservative variant.
+@dataclass(frozen=True)
+class PairLogprobs:
+    """What is known about B pairs; log-probabilities are summed over the response's tokens.
 
-        m = beta * (logratio_chosen - logratio_rejected)
+    Attributes:
+        chosen: [B] nats, under the policy; carries the gradient.
+        rejected: [B] nats, the same for the rejected responses.
+        chosen_tokens: [B] numbers of response tokens, each at least 1.
+        rejected_tokens: [B].
+        ref_chosen: [B] nats, under the reference; None where the loss needs no reference.
+        ref_rejected: [B].
+    """
+
+    chosen: Tensor
+    rejected: Tensor
+    chosen_tokens: Tensor
+    rejected_tokens: Tensor
+    ref_chosen: Tensor | None = None
+    ref_rejected: Tensor | None = None
+
+    def logratios(self) -> tuple[Tensor, Tensor]:
+        """Return l(y+) [B] and l(y-) [B].
+
+        Raises:
+            ValueError: without the reference's log-probabilities.
+        """
+        if self.ref_chosen is None or self.ref_rejected is None:
+            raise ValueError(
+                "expected ref_chosen and ref_rejected, found None: compute the reference's "
+                "log-probabilities first, or choose a loss whose row says needs_reference=False"
+            )
+        return self.chosen - self.ref_chosen, self.rejected - self.ref_rejected
+
+    def mean_logratios(self) -> tuple[Tensor, Tensor]:
+        """Return l(y+) / |y+| [B] and l(y-) / |y-| [B]."""
+        chosen, rejected = self.logratios()
+        return chosen / self.chosen_tokens, rejected / self.rejected_tokens
+
+    def mean_logprobs(self) -> tuple[Tensor, Tensor]:
+        """Return a(y+) [B] and a(y-) [B]."""
+        return self.chosen / self.chosen_tokens, self.rejected / self.rejected_tokens
+
+
+def dpo(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
+    """Direct preference optimisation; with label smoothing, the conservative variant (cDPO).
+
+        m = beta * (l(y+) - l(y-))
         loss = -(1 - eps) * log sigmoid(m) - eps * log sigmoid(-m)
 
     Args:
-        logratio_chosen: [B].
-        logratio_rejected: [B].
+        pairs: needs the reference.
         beta: > 0.
         label_smoothing: eps in [0, 0.5), the assumed share of flipped labels.
 
@@ -30,30 +75,234 @@ def dpo(
 
     Source:
         Rafailov et al. 2023, eq. 7, https://arxiv.org/abs/2305.18290;
-        eps: Mitchell 2023, cDPO note, eq. 3.
+        eps: Mitchell 2023, eq. 3, https://ericmitchell.ai/cdpo.pdf
     """
-    margin = beta * (logratio_chosen - logratio_rejected)
+    margin = beta * _difference(pairs.logratios())
     return -(1 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
 
 
-def ipo(logratio_chosen: Tensor, logratio_rejected: Tensor, *, beta: float) -> Tensor:
-    """Identity preference optimisation on summed log-ratios.
+def robust(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
+    """DPO whose mean under flipped labels is the loss under the true ones.
 
-        loss = (logratio_chosen - logratio_rejected - 1 / (2 beta))^2
+        m = beta * (l(y+) - l(y-))
+        loss = (-(1 - eps) * log sigmoid(m) + eps * log sigmoid(-m)) / (1 - 2 eps)
 
     Args:
-        logratio_chosen: [B].
-        logratio_rejected: [B].
+        pairs: needs the reference.
+        beta: > 0.
+        label_smoothing: eps in [0, 0.5), the share of flipped labels.
+
+    Returns:
+        [B]; ln 2 where policy and reference agree; for eps > 0 not bounded from below.
+
+    Source:
+        Chowdhury et al. 2024 (rDPO), https://arxiv.org/abs/2403.00409
+    """
+    margin = beta * _difference(pairs.logratios())
+    kept, flipped = -logsigmoid(margin), -logsigmoid(-margin)
+    return ((1 - label_smoothing) * kept - label_smoothing * flipped) / (1 - 2 * label_smoothing)
+
+
+def ipo(pairs: PairLogprobs, *, beta: float) -> Tensor:
+    """Identity preference optimisation on log-ratios averaged over the response's tokens.
+
+        loss = (l(y+) / |y+| - l(y-) / |y-| - 1 / (2 beta))^2
+
+    The paper writes log pi(y | x) of whole responses, which read literally are sums
+    (`ipo_summed`). Its authors told the authors of TRL that their results are from averages: with
+    sums, the distance 1 / (2 beta) would mean something else at every length.
+
+    Args:
+        pairs: needs the reference.
+        beta: > 0, the paper's tau, here per token.
+
+    Returns:
+        [B]; 1 / (4 beta^2) where policy and reference agree.
+
+    Source:
+        Azar et al. 2023, eq. 17, https://arxiv.org/abs/2310.12036;
+        averages: https://huggingface.co/blog/pref-tuning, TRL#1265.
+    """
+    return (_difference(pairs.mean_logratios()) - 1 / (2 * beta)) ** 2
+
+
+def ipo_summed(pairs: PairLogprobs, *, beta: float) -> Tensor:
+    """Identity preference optimisation on summed log-ratios, as OpenRLHF has it.
+
+        loss = (l(y+) - l(y-) - 1 / (2 beta))^2
+
+    Args:
+        pairs: needs the reference.
         beta: > 0, the paper's tau.
+
+    Returns:
+        [B]; 1 / (4 beta^2) where policy and reference agree.
+
+    Source:
+        Azar et al. 2023, eq. 17 to the letter, https://arxiv.org/abs/2310.12036
+    """
+    return (_difference(pairs.logratios()) - 1 / (2 * beta)) ** 2
+
+
+def hinge(pairs: PairLogprobs, *, beta: float) -> Tensor:
+    """Hinge loss of SLiC on the log-ratios, as in statistical rejection sampling (RSO).
+
+        loss = max(0, 1 - beta * (l(y+) - l(y-)))
+
+    Args:
+        pairs: needs the reference.
+        beta: > 0; the loss is 0 from a difference of 1 / beta nats on.
+
+    Returns:
+        [B]; 1 where policy and reference agree.
+
+    Source:
+        Liu et al. 2023 (RSO, hinge-norm), https://arxiv.org/abs/2309.06657;
+        Zhao et al. 2023 (SLiC-HF), https://arxiv.org/abs/2305.10425
+    """
+    return (1 - beta * _difference(pairs.logratios())).relu()
+
+
+def simpo(pairs: PairLogprobs, *, beta: float, gamma: float) -> Tensor:
+    """Simple preference optimisation: mean log-probabilities, a target margin and no reference.
+
+        loss = -log sigmoid(beta * (a(y+) - a(y-)) - gamma)
+
+    Args:
+        pairs: the reference is not looked at.
+        beta: > 0, per nat and token; 2.0 to 10 in the paper.
+        gamma: >= 0, in units of beta times nats per token, so that gamma / beta is the margin.
+
+    Returns:
+        [B]; ln(1 + e^gamma) where both responses are as likely per token.
+
+    Source:
+        Meng et al. 2024, eq. 6, https://arxiv.org/abs/2405.14734
+    """
+    return -logsigmoid(beta * _difference(pairs.mean_logprobs()) - gamma)
+
+
+def orpo(pairs: PairLogprobs, *, beta: float) -> Tensor:
+    """Odds ratio preference optimisation: the chosen response's NLL plus a push on the odds.
+
+        odds(y) = exp(a(y)) / (1 - exp(a(y)))
+        loss = -a(y+) - beta * log sigmoid(log odds(y+) - log odds(y-))
+
+    The NLL is the mean over the response's tokens and then over the pairs.
+
+    Args:
+        pairs: the reference is not looked at.
+        beta: >= 0, the paper's lambda.
 
     Returns:
         [B].
 
     Source:
-        Azar et al. 2023, eq. 17, https://arxiv.org/abs/2310.12036
-        (the paper's variant: sums, not length averages).
+        Hong et al. 2024, eq. 4, 6 and 7, https://arxiv.org/abs/2403.07691
     """
-    return (logratio_chosen - logratio_rejected - 1 / (2 * beta)) ** 2
+    chosen, rejected = pairs.mean_logprobs()
+    return -chosen - beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
 
 
-PREFERENCE_LOSSES: dict[str, Callable[..., Tensor]] = {"dpo": dpo, "ipo": ipo}
+def dpo_norm(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
+    """Length-normalised DPO: log-ratios are averaged over the response's tokens.
+
+        m = beta * (l(y+) / |y+| - l(y-) / |y-|)
+        loss = -(1 - eps) * log sigmoid(m) - eps * log sigmoid(-m)
+
+    Args:
+        pairs: needs the reference.
+        beta: > 0, per nat and token: about 50 times that of `dpo`; 5 in the paper.
+        label_smoothing: eps in [0, 0.5), the assumed share of flipped labels.
+
+    Returns:
+        [B]; ln 2 where policy and reference agree.
+
+    Source:
+        Lambert et al. 2024 (Tulu 3), section 5.1, https://arxiv.org/abs/2411.15124
+    """
+    margin = beta * _difference(pairs.mean_logratios())
+    return -(1 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
+
+
+def chosen_nll(pairs: PairLogprobs) -> Tensor:
+    """Negative log-likelihood of the chosen response per token: the term that keeps it likely.
+
+        nll = -a(y+)          loss + nll_coef * nll
+
+    Args:
+        pairs: the reference is not looked at.
+
+    Returns:
+        [B] nats per token; the mean over pairs weighs every response alike, whatever its length.
+
+    Source:
+        Pang et al. 2024 (RPO), eq. 1, https://arxiv.org/abs/2404.19733;
+        Llama 3.1, section 4.1.4 (coefficient 0.2), https://arxiv.org/abs/2407.21783
+    """
+    return -pairs.chosen / pairs.chosen_tokens
+
+
+@dataclass(frozen=True)
+class PreferenceLoss:
+    """A row of `PREFERENCE_LOSSES`.
+
+    Attributes:
+        function: (pairs, **hyperparameters) -> [B]; every one has a `beta`.
+        needs_reference: whether `ref_chosen` and `ref_rejected` are looked at.
+        is_length_normalised: whether log-probabilities count per token of the response.
+        description: one line.
+    """
+
+    function: Callable[..., Tensor]
+    needs_reference: bool
+    is_length_normalised: bool
+    description: str
+
+
+def implicit_rewards(
+    loss: PreferenceLoss, pairs: PairLogprobs, *, beta: float
+) -> tuple[Tensor, Tensor]:
+    """Give both responses the rewards whose difference the loss looks at.
+
+        beta * l(y),  beta * l(y) / |y|  or, without a reference,  beta * a(y)
+
+    Args:
+        loss: row of `PREFERENCE_LOSSES`; its facts choose the formula.
+        pairs: with the reference if the row needs one.
+        beta: the loss's own.
+
+    Returns:
+        chosen [B] and rejected [B], without gradient.
+
+    Source:
+        Rafailov et al. 2023, section 5, https://arxiv.org/abs/2305.18290;
+        Meng et al. 2024, eq. 4, https://arxiv.org/abs/2405.14734
+    """
+    scores = pairs.logratios() if loss.needs_reference else (pairs.chosen, pairs.rejected)
+    tokens = (pairs.chosen_tokens, pairs.rejected_tokens)
+    if loss.is_length_normalised:
+        scores = (scores[0] / tokens[0], scores[1] / tokens[1])
+    return beta * scores[0].detach(), beta * scores[1].detach()
+
+
+PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
+    "dpo": PreferenceLoss(dpo, True, False, "sigmoid loss; label smoothing makes it cDPO"),
+    "robust": PreferenceLoss(robust, True, False, "DPO corrected for a known share of flips"),
+    "ipo": PreferenceLoss(ipo, True, True, "squared distance from a margin, per token"),
+    "ipo_summed": PreferenceLoss(ipo_summed, True, False, "the same per response (OpenRLHF)"),
+    "hinge": PreferenceLoss(hinge, True, False, "SLiC's hinge on DPO's margin"),
+    "simpo": PreferenceLoss(simpo, False, True, "mean log-probabilities and a target margin"),
+    "orpo": PreferenceLoss(orpo, False, True, "NLL of the chosen plus the log odds ratio"),
+    "dpo_norm": PreferenceLoss(dpo_norm, True, True, "DPO per token (Tulu 3)"),
+}
+
+
+def _difference(both: tuple[Tensor, Tensor]) -> Tensor:
+    return both[0] - both[1]
+
+
+def _log_odds(mean_logprob: Tensor) -> Tensor:
+    # At a mean of exactly 0 the odds are infinite; the largest finite ones keep NaN out.
+    below_zero = mean_logprob.clamp(max=-torch.finfo(mean_logprob.dtype).eps)
+    return below_zero - torch.log(-torch.expm1(below_zero))

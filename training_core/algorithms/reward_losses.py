@@ -1,31 +1,75 @@
-"""Losses that fit a reward to pairs. Shapes: B pairs."""
+"""Losses that fit a reward to pairs, one number per pair. Shapes: B pairs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 
 def bradley_terry(
-    reward_chosen: Tensor, reward_rejected: Tensor, *, centering_coef: float
+    reward_chosen: Tensor,
+    reward_rejected: Tensor,
+    margin: Tensor | float = 0.0,
+    *,
+    centering_coef: float,
 ) -> Tensor:
     """Negative log-likelihood of the preferences, plus a pull of each pair's mean reward towards 0.
 
-        loss = log(1 + exp(r_rejected - r_chosen)) + centering_coef * (r_chosen + r_rejected)^2
+        loss = -log sigmoid(r+ - r- - margin) + centering_coef * (r+ + r-)^2
 
     Args:
-        reward_chosen: [B].
-        reward_rejected: [B].
+        reward_chosen: [B] r+.
+        reward_rejected: [B] r-.
+        margin: [B] >= 0, or a number; by how much the pair was rated apart, in units of reward.
         centering_coef: >= 0.
 
     Returns:
-        [B]; softplus, so that a large wrong margin does not overflow.
+        [B]; a large wrong difference does not overflow.
 
     Source:
         Ouyang et al. 2022, eq. 1, https://arxiv.org/abs/2203.02155;
+        margin: Touvron et al. 2023 (Llama 2), eq. 2, https://arxiv.org/abs/2307.09288;
         centering: Eisenstein et al. 2023, https://arxiv.org/abs/2312.09244
     """
-    return (
-        softplus(reward_rejected - reward_chosen)
-        + centering_coef * (reward_chosen + reward_rejected) ** 2
-    )
+    likelihood = -logsigmoid(reward_chosen - reward_rejected - margin)
+    return likelihood + centering_coef * (reward_chosen + reward_rejected) ** 2
+
+
+def log_exp(
+    reward_chosen: Tensor,
+    reward_rejected: Tensor,
+    margin: Tensor | float = 0.0,
+    *,
+    centering_coef: float,
+) -> Tensor:
+    """Log-exp loss: `bradley_terry` under the name that OpenRLHF's users know.
+
+        loss = log(1 + exp(r- - r+ + margin)) + centering_coef * (r+ + r-)^2
+
+    Since -log sigmoid(x) = log(1 + exp(-x)), both rows give the same numbers. OpenRLHF evaluates
+    this one as written, which overflows from a difference of 89 in float32 on, and ignores margins.
+
+    Args:
+        reward_chosen: [B] r+.
+        reward_rejected: [B] r-.
+        margin: [B] >= 0, or a number, in units of reward.
+        centering_coef: >= 0.
+
+    Returns:
+        [B]; never overflows.
+
+    Source:
+        Askell et al. 2021, section 3.1, https://arxiv.org/abs/2112.00861
+    """
+    wrong_by = reward_rejected - reward_chosen + margin
+    likelihood = torch.logaddexp(wrong_by, torch.zeros_like(wrong_by))
+    return likelihood + centering_coef * (reward_chosen + reward_rejected) ** 2
+
+
+REWARD_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "bradley_terry": bradley_terry,
+    "log_exp": log_exp,
+}
