@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from stages.identity import digest_of_tree
+from stages.identity import digest_of, digest_of_tree
 from stages.settings.data import FileData, HubData
 from stages.settings.models import HubModel, LocalModel
 from stages.settings.sampling import LexiconReward
@@ -43,22 +43,49 @@ def either(field: str, configured: T | None, role: str, inputs: Mapping[str, Pat
 
 
 def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted field, path) of every file or directory that `block` names."""
+    """Yield (dotted field, path or glob) of everything local that `block` names, at any depth."""
     if isinstance(block, LOCAL_SOURCES):
-        yield f"{prefix}path", block.path
+        paths = block.path
+        if isinstance(paths, str):
+            yield f"{prefix}path", paths
+        else:
+            yield from ((f"{prefix}path.{i}", path) for i, path in enumerate(paths))
     for name in type(block).model_fields:
-        value = getattr(block, name)
-        if isinstance(value, BaseModel):
-            yield from local_sources(value, f"{prefix}{name}.")
+        for key, below in _blocks_in(getattr(block, name), name):
+            yield from local_sources(below, f"{prefix}{key}.")
+
+
+def _blocks_in(value: Any, name: str) -> Iterator[tuple[str, BaseModel]]:
+    if isinstance(value, BaseModel):
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _blocks_in(item, f"{name}.{i}")
+
+
+def files_at(path: str) -> list[Path]:
+    """Return the files or directories that a path or glob means, sorted; none if there is none."""
+    named = Path(path)
+    if named.exists():
+        return [named]
+    if not any(sign in path for sign in "*?["):
+        return []
+    return sorted(Path(named.anchor).glob(str(named.relative_to(named.anchor))))
 
 
 def rooted(block: AnyBlock, root: Path) -> AnyBlock:
     """Return `block` with every relative path joined to `root`."""
 
-    def root_one(source: BaseModel) -> dict[str, str]:
-        if isinstance(source, LOCAL_SOURCES):
-            return {"path": str((root / source.path).resolve())}
-        return {}
+    def root_path(path: str) -> str:
+        return str((root / path).resolve())
+
+    def root_one(source: BaseModel) -> dict[str, Any]:
+        if not isinstance(source, LOCAL_SOURCES):
+            return {}
+        paths = source.path
+        return {
+            "path": root_path(paths) if isinstance(paths, str) else tuple(map(root_path, paths))
+        }
 
     return _rewritten(block, root_one)
 
@@ -88,13 +115,21 @@ def pinned(block: AnyBlock, commit_of: Callable[[str, str, str], str] | None = N
     return _rewritten(block, pin_one)
 
 
-def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, str]]) -> AnyBlock:
-    updates: dict[str, object] = dict(change(block))
+def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -> AnyBlock:
+    updates: dict[str, Any] = dict(change(block))
     for name in type(block).model_fields:
         value = getattr(block, name)
-        if isinstance(value, BaseModel):
-            updates[name] = _rewritten(value, change)
+        if any(True for _ in _blocks_in(value, name)):
+            updates[name] = _rewritten_value(value, change)
     return block.model_copy(update=updates)
+
+
+def _rewritten_value(value: Any, change: Callable[[BaseModel], dict[str, Any]]) -> Any:
+    if isinstance(value, BaseModel):
+        return _rewritten(value, change)
+    if isinstance(value, list | tuple):
+        return type(value)(_rewritten_value(item, change) for item in value)
+    return value
 
 
 def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
@@ -118,7 +153,7 @@ def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:
         f"{field}: there is no file or directory {path}; "
         "set data_root (or RATCHET_SHARED) to where the data is"
         for field, path in local_sources(block, prefix)
-        if not Path(path).exists()
+        if not files_at(path)
     ]
 
 
@@ -130,4 +165,10 @@ def digests_of_sources(block: BaseModel) -> dict[str, str]:
     """
     if missing := missing_sources(block):
         raise DataError("; ".join(missing))
-    return {field: digest_of_tree(Path(path)) for field, path in local_sources(block)}
+    return {field: _digest_at(path) for field, path in local_sources(block)}
+
+
+def _digest_at(path: str) -> str:
+    if Path(path).exists():
+        return digest_of_tree(Path(path))
+    return digest_of([digest_of_tree(file) for file in files_at(path)])

@@ -28,10 +28,37 @@ class Example:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two responses to one prompt, the preferred one first."""
+    """Two responses to one prompt, the preferred one first.
+
+    `margin` says by how much it is preferred, in units of the reward; 0 says nothing.
+    """
 
     chosen: Example
     rejected: Example
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rated:
+    """A response that was judged by itself: wanted or not."""
+
+    example: Example
+    is_desirable: bool
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A solution whose steps are judged one by one.
+
+    Attributes:
+        example: the tokens; `loss_mask` is 1 at the ends of the labelled steps.
+        step_ends: column of each step's last token, its separator included.
+        labels: of each step, in [0, 1]: 1 right, 0 wrong; None where nobody judged it.
+    """
+
+    example: Example
+    step_ends: tuple[int, ...]
+    labels: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)
@@ -82,18 +109,67 @@ class ScoredRollout:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Where several sequences stand in one row: side by side, or as branches of a shared prompt.
+
+    A token sees the earlier tokens of its own document that are in the trunk (branch 0) or in its
+    own branch.
+
+    Attributes:
+        documents: [B, T] int64; -1 for padding.
+        branches: [B, T] int64.
+        positions: [B, T] int64, of the token in its own sequence.
+        predictors: [B, T] int64, the column whose output predicts the token.
+        sequences: [B, T] int64, the number of the sequence that the token belongs to; -1 in a
+            trunk and in padding.
+        ends: [S, 2] int64, row and column of each sequence's last token.
+    """
+
+    documents: Tensor
+    branches: Tensor
+    positions: Tensor
+    predictors: Tensor
+    sequences: Tensor
+    ends: Tensor
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Right-padded sequences.
+    """Right-padded rows, each with one sequence, or with several if there is a layout.
 
     Attributes:
         input_ids: [B, T] int64.
         attention_mask: [B, T] bool.
-        loss_mask: [B, T] bool; column 0 is never set, since nothing predicts it.
+        loss_mask: [B, T] bool; never set where nothing predicts the token.
+        layout: None where each row is one sequence.
     """
 
     input_ids: Tensor
     attention_mask: Tensor
     loss_mask: Tensor
+    layout: Layout | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences, S; B without a layout."""
+        return len(self.input_ids) if self.layout is None else len(self.layout.ends)
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Row [S] and column [S] of each sequence's last token."""
+        if self.layout is not None:
+            rows, columns = self.layout.ends.unbind(dim=1)
+            return rows, columns
+        # The last attended column, wherever the padding is (OpenRLHF#217, RewardBench#137).
+        places = torch.arange(self.attention_mask.shape[1], device=self.attention_mask.device)
+        columns = (self.attention_mask * places).argmax(dim=1)
+        return torch.arange(len(columns), device=columns.device), columns
+
+    def sequence_sums(self, values: Tensor) -> Tensor:
+        """Sum `values` [B, T], which are zero outside the loss mask, over each sequence: [S]."""
+        if self.layout is None:
+            return values.sum(dim=1)
+        sums = values.new_zeros(self.num_sequences)
+        return sums.index_add(0, self.layout.sequences[self.loss_mask], values[self.loss_mask])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from pydantic import Field
 
 from stages.contract import Block, operational, semantic
 
+COLUMNS = "Role (messages, prompt, response, chosen, …; see docs/data.md) -> column."
+SKIP_BAD_ROWS = "Drop rows that are not what is expected and count them; False stops at the first."
+
 
 class CafeData(Block):
     """The café's rows, made from a seed; see `training_core.data.cafe`."""
@@ -25,17 +28,23 @@ class CafeData(Block):
 
 
 class FileData(Block):
-    """A local file: json, jsonl (also .gz), csv, parquet or arrow.
+    """Local files: json, jsonl (also .gz), csv, parquet, arrow, or a saved dataset's folder.
 
-    Its content is part of the stage key.
+    Their content is part of the stage key.
     """
 
     name: Literal["files"] = semantic("files", "Which kind of source this is.")
-    path: str = operational(..., "File, relative to `data_root`.")
-    columns: dict[str, str] = semantic(
-        {}, "Role (messages, prompt, response, chosen, rejected) -> column."
+    path: str | tuple[str, ...] = operational(
+        ..., "File, saved dataset, glob, or several of them in order, relative to `data_root`."
     )
+    split: str | None = semantic(
+        None, "Split of a saved dataset that has several; None takes the only one."
+    )
+    columns: dict[str, str] = semantic({}, COLUMNS)
     limit: int | None = semantic(None, "Use the first rows only.", gt=0)
+    sample: int | None = semantic(None, "Of these, use so many at random, in their order.", gt=0)
+    sample_seed: int = semantic(0, "Seed of `sample`.")
+    skip_bad_rows: bool = semantic(False, SKIP_BAD_ROWS)
 
 
 class HubData(Block):
@@ -46,11 +55,37 @@ class HubData(Block):
     revision: str = semantic(
         "main", "Branch, tag or commit; a flow resolves it to a commit when it starts."
     )
+    config: str | None = semantic(None, "Configuration (subset) of a repository with several.")
     split: str = semantic("train", "Split to read.")
-    columns: dict[str, str] = semantic(
-        {}, "Role (messages, prompt, response, chosen, rejected) -> column."
-    )
+    columns: dict[str, str] = semantic({}, COLUMNS)
     limit: int | None = semantic(None, "Use the first rows only.", gt=0)
+    sample: int | None = semantic(None, "Of these, use so many at random, in their order.", gt=0)
+    sample_seed: int = semantic(0, "Seed of `sample`.")
+    skip_bad_rows: bool = semantic(False, SKIP_BAD_ROWS)
 
 
-Data = Annotated[CafeData | FileData | HubData, Field(discriminator="name")]
+OneSource = Annotated[CafeData | FileData | HubData, Field(discriminator="name")]
+
+
+class MixedPart(Block):
+    """One source of a mixture."""
+
+    data: OneSource = semantic(..., "Its rows.")
+    weight: float = semantic(1.0, "Its share, relative to the other parts' weights.", gt=0)
+
+
+class MixedData(Block):
+    """Several sources in fixed shares, in an order that depends on the seed alone."""
+
+    name: Literal["mixed"] = semantic("mixed", "Which kind of source this is.")
+    parts: tuple[MixedPart, ...] = semantic(..., "What is mixed.", min_length=1)
+    seed: int = semantic(0, "Seed of the order.")
+    exhaustion: Literal["first", "all"] = semantic(
+        "first",
+        "Where it ends: when the first part has no new row left, or when all were used whole "
+        "(the others repeat).",
+    )
+    size: int | None = semantic(None, "Rows; None gives as many as `exhaustion` says.", gt=0)
+
+
+Data = Annotated[CafeData | FileData | HubData | MixedData, Field(discriminator="name")]

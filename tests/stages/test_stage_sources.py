@@ -3,8 +3,9 @@
 import pytest
 
 from stages.identity import digest_of_tree
+from stages.settings.data import MixedData
 from stages.sft import Config as SftConfig
-from stages.sources import digests_of_sources, local_sources, missing_sources, rooted
+from stages.sources import digests_of_sources, local_sources, missing_sources, pinned, rooted
 from training_core.errors import DataError
 
 CONFIG = SftConfig.model_validate(
@@ -51,3 +52,64 @@ def test_the_digests_are_of_the_contents(tmp_path):
     after = digests_of_sources(config)
     assert after["base.path"] != before["base.path"]
     assert after["data.path"] == before["data.path"]
+
+
+# ------------------------------------------- family 33: what is left out of the key
+
+
+MIXED = SftConfig.model_validate(
+    {
+        "data": {
+            "name": "mixed",
+            "parts": [
+                {"data": {"name": "files", "path": "a.jsonl"}},
+                {"data": {"name": "files", "path": ["b.jsonl", "c.jsonl"]}, "weight": 2},
+                {"data": {"name": "hub", "repo": "x/y"}},
+                {"data": {"name": "cafe"}},
+            ],
+        }
+    }
+)
+
+
+def test_every_part_of_a_mixture_is_found_rooted_and_pinned(tmp_path):
+    found = rooted(MIXED, tmp_path)
+    assert dict(local_sources(found)) == {
+        "data.parts.0.data.path": str(tmp_path / "a.jsonl"),
+        "data.parts.1.data.path.0": str(tmp_path / "b.jsonl"),
+        "data.parts.1.data.path.1": str(tmp_path / "c.jsonl"),
+    }
+    asked = []
+    fixed = pinned(found, lambda *what: asked.append(what) or "0" * 40)
+    assert asked == [("dataset", "x/y", "main")]
+    assert isinstance(fixed.data, MixedData)
+    assert fixed.data.parts[2].data.revision == "0" * 40
+    assert fixed.data.parts[1] == found.data.parts[1]
+
+
+def test_a_change_in_any_part_of_a_mixture_changes_its_digest_and_no_other(tmp_path):
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.jsonl").write_text(name)
+    config = rooted(MIXED, tmp_path)
+    before = digests_of_sources(config)
+    (tmp_path / "c.jsonl").write_text("C")
+    after = digests_of_sources(config)
+    assert {field for field in before if before[field] != after[field]} == {
+        "data.parts.1.data.path.1"
+    }
+    (tmp_path / "b.jsonl").unlink()
+    (missing,) = missing_sources(config)
+    assert missing.startswith("data.parts.1.data.path.0: there is no file or directory")
+
+
+def test_a_glob_means_its_files_in_order(tmp_path):
+    config = SftConfig.model_validate({"data": {"name": "files", "path": "*.jsonl"}})
+    config = rooted(config, tmp_path)
+    assert missing_sources(config)
+    (tmp_path / "b.jsonl").write_text("1")
+    one = digests_of_sources(config)
+    (tmp_path / "c.jsonl").write_text("2")
+    both = digests_of_sources(config)
+    assert one != both
+    (tmp_path / "c.jsonl").rename(tmp_path / "a.jsonl")  # now it comes first
+    assert digests_of_sources(config) != both

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -43,7 +45,9 @@ def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(num_examples, generator=generator).tolist()
 
 
-def cut_by_tokens(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
+def cut_by_tokens(
+    lengths: Sequence[int], budget_tokens: int, *, at_least: int = 1
+) -> list[list[int]]:
     """Cut a batch into micro-batches of at most `budget_tokens` padded tokens.
 
     Neighbours in length come together.
@@ -51,11 +55,15 @@ def cut_by_tokens(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]
     Args:
         lengths: tokens of each item.
         budget_tokens: rows times longest row; a longer item gets a micro-batch of its own.
+        at_least: micro-batches that are wanted, so that each of several ranks has some; the budget
+            is lowered to the tokens of the batch divided by it.
 
     Returns:
         Lists of positions in `lengths`, the longest items first (so that running out of memory
         shows at once).
     """
+    if at_least > 1:
+        budget_tokens = min(budget_tokens, sum(lengths) // at_least)
     order = sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True)
     cuts: list[list[int]] = []
     width = 0
@@ -66,6 +74,59 @@ def cut_by_tokens(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]
             cuts.append([i])
             width = lengths[i]
     return cuts
+
+
+@dataclass(frozen=True)
+class WithoutLoss:
+    """A micro-batch that is computed and not learnt from, so that ranks stay in step."""
+
+    micro_batch: Any
+
+
+def deal_to_ranks(costs: Sequence[float], world_size: int) -> list[list[int]]:
+    """Deal items to ranks so that their costs are near each other.
+
+    The dearest item goes first, each to the rank that has the least so far.
+
+    Args:
+        costs: of each item, as its padded tokens.
+        world_size: number of ranks.
+
+    Returns:
+        For each rank positions in `costs`, ascending; empty if there are fewer items than ranks.
+
+    Source:
+        Graham 1969, longest processing time first: at most 4/3 of the best possible.
+    """
+    hands: list[list[int]] = [[] for _ in range(world_size)]
+    totals = [0.0] * world_size
+    for item in sorted(range(len(costs)), key=lambda i: costs[i], reverse=True):
+        rank = min(range(world_size), key=lambda r: totals[r])
+        hands[rank].append(item)
+        totals[rank] += costs[item]
+    return [sorted(hand) for hand in hands]
+
+
+def share_of_rank(
+    micro_batches: Sequence[Any], costs: Sequence[float], rank: int, world_size: int, *, even: bool
+) -> list[Any]:
+    """Return what one rank computes of a batch.
+
+    Args:
+        micro_batches: of the whole batch, the same on every rank.
+        costs: of each.
+        rank: whose share.
+        world_size: number of ranks.
+        even: whether every rank must have the same number; the cheapest micro-batch is then
+            repeated `WithoutLoss`.
+    """
+    hands = deal_to_ranks(costs, world_size)
+    share = [micro_batches[i] for i in hands[rank]]
+    if even and micro_batches:
+        cheapest = min(range(len(costs)), key=lambda i: costs[i])
+        missing = max(len(hand) for hand in hands) - len(share)
+        share += [WithoutLoss(micro_batches[cheapest])] * missing
+    return share
 
 
 def collate(examples: Sequence[Example], pad_id: int, device: torch.device | str = "cpu") -> Batch:

@@ -2,13 +2,16 @@
 
 A prompt is tokenised by itself, exactly as it is when a response is sampled, and the response is
 tokenised after it. So training and sampling see the same ids, whatever merges a tokenizer would
-make across the border.
+make across the border. A conversation of several turns is no exception: everything before the last
+answer is its prompt, and which tokens of that prompt are trained changes no id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from training_core.data.templates import CHAT_TEMPLATES
@@ -16,6 +19,10 @@ from training_core.errors import ConfigError, DataError
 from training_core.types import Example, Prompt
 
 Message = Mapping[str, str]
+Messages = Sequence[Message]
+
+ROWS_AT_ONCE = 1024
+"""Texts that the tokenizer is given in one call; more would only take memory."""
 
 
 def require_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -78,21 +85,26 @@ def _bad_padding(tokenizer: PreTrainedTokenizerBase) -> ConfigError:
     )
 
 
-def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, prompt_id: str, messages: Sequence[Message]
-) -> Prompt:
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt_id: str, messages: Messages) -> Prompt:
     """Render and tokenise what the policy is asked, up to the point where it answers."""
-    conversation = [dict(message) for message in messages]
-    text = str(
-        tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-    )
-    ids = tuple(tokenizer(text, add_special_tokens=False).input_ids)
-    bos = bos_id(tokenizer)
-    if bos is not None and ids[:2] == (bos, bos):
-        raise DataError(
-            f"prompt {prompt_id} starts with two bos tokens; the chat template adds one too many"
+    return encode_prompts(tokenizer, [prompt_id], [messages])[0]
+
+
+def encode_prompts(
+    tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[str], prompts: Sequence[Messages]
+) -> list[Prompt]:
+    """Render and tokenise prompts, many at once; the ids are those of `encode_prompt`.
+
+    Raises:
+        DataError: for a prompt that the template refuses, or that starts with two bos tokens.
+    """
+    texts = render(tokenizer, prompts, names=prompt_ids)
+    return [
+        Prompt(name, tuple(messages), text, with_one_bos(tokenizer, name, ids))
+        for name, messages, text, ids in zip(
+            prompt_ids, prompts, texts, tokenise(tokenizer, texts), strict=True
         )
-    return Prompt(prompt_id, tuple(messages), text, ids)
+    ]
 
 
 def encode_response(
@@ -119,12 +131,97 @@ def encode_response(
     Raises:
         DataError: if the response has no tokens.
     """
-    ids = tuple(tokenizer(response, add_special_tokens=False).input_ids)
-    if not ids:
+    return encode_responses(
+        tokenizer, [prompt], [response], max_tokens=max_tokens, is_finished=[is_finished]
+    )[0]
+
+
+def encode_responses(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Prompt],
+    responses: Sequence[str],
+    *,
+    max_tokens: int,
+    is_finished: Sequence[bool],
+) -> list[Example | None]:
+    """Put a response after each prompt, many at once; see `encode_response`."""
+    end = eos_id(tokenizer)
+    encoded: list[Example | None] = []
+    rows = zip(prompts, responses, tokenise(tokenizer, responses), is_finished, strict=True)
+    for prompt, response, ids, ends in rows:
+        if not ids:
+            raise DataError(
+                f"prompt {prompt.id}: the response {response!r} has no tokens; remove the row"
+            )
+        if len(prompt.input_ids) + len(ids) + 1 > max_tokens:
+            encoded.append(None)
+            continue
+        trained = (*ids, end) if ends else ids
+        mask = (0,) * len(prompt.input_ids) + (1,) * len(trained)
+        encoded.append(Example(prompt.input_ids + trained, mask))
+    return encoded
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Messages],
+    *,
+    names: Sequence[str] | None = None,
+    is_asking: bool = True,
+) -> list[str]:
+    """Render conversations with the tokenizer's chat template.
+
+    Args:
+        tokenizer: with a template.
+        conversations: lists of messages.
+        names: of the conversations, for errors.
+        is_asking: end where the assistant begins to speak.
+
+    Raises:
+        DataError: for a conversation that the template refuses.
+    """
+    plain = [[dict(message) for message in messages] for messages in conversations]
+    if not plain:
+        return []
+    apply: Any = tokenizer.apply_chat_template
+    try:
+        texts = apply(plain, tokenize=False, add_generation_prompt=is_asking)
+    except TemplateError as error:
+        if len(plain) == 1:
+            name = names[0] if names else "?"
+            roles = ", ".join(m["role"] for m in plain[0])
+            raise DataError(
+                f"prompt {name}: the chat template refuses messages of {roles}: {error}; "
+                "remove the row, or use another template"
+            ) from error
+        return [
+            render(tokenizer, [one], names=[names[i]] if names else None, is_asking=is_asking)[0]
+            for i, one in enumerate(conversations)
+        ]
+    return [str(text) for text in texts]
+
+
+def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[tuple[int, ...]]:
+    """Yield the ids of each text as it stands, without special tokens added."""
+    for start in range(0, len(texts), ROWS_AT_ONCE):
+        some = list(texts[start : start + ROWS_AT_ONCE])
+        different = list(dict.fromkeys(some))  # a prompt often stands with several responses
+        found = tokenizer(different, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = dict(zip(different, map(tuple, found), strict=True))
+        yield from (ids[text] for text in some)
+
+
+def with_one_bos(
+    tokenizer: PreTrainedTokenizerBase, name: str, ids: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return the ids of a prompt, which may begin with one bos token only.
+
+    Raises:
+        DataError: if it begins with two, naming it.
+    """
+    bos = bos_id(tokenizer)
+    if bos is not None and ids[:2] == (bos, bos):
         raise DataError(
-            f"prompt {prompt.id}: the response {response!r} has no tokens; remove the row"
+            f"prompt {name} starts with two bos tokens; the chat template adds one too many"
         )
-    if len(prompt.input_ids) + len(ids) + 1 > max_tokens:
-        return None
-    trained = (*ids, eos_id(tokenizer)) if is_finished else ids
-    return Example(prompt.input_ids + trained, (0,) * len(prompt.input_ids) + (1,) * len(trained))
+    return ids

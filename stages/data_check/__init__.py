@@ -1,0 +1,25 @@
+"""What a step's data looks like before anybody trains on it, and what would go wrong.
+
+reads       config -> the datasets that a step reads, and how it encodes them
+tokenizer   the tokenizer that a lifecycle's steps share
+measure     rows and examples -> numbers and problems
+shown       examples -> text with the trained tokens marked
+"""
+
+from __future__ import annotations
+
+from stages.data_check.measure import Checked, Problem, check, overlap
+from stages.data_check.reads import Dataset, datasets_of
+from stages.data_check.shown import marked_text
+from stages.data_check.tokenizer import tokenizer_of
+
+__all__ = [
+    "Checked",
+    "Dataset",
+    "Problem",
+    "check",
+    "datasets_of",
+    "marked_text",
+    "overlap",
+    "tokenizer_of",
+]

@@ -1,0 +1,283 @@
+"""The kinds of rows, one frozen type each, and what makes a row one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from stages.datasets import shapes
+from stages.datasets.messages import Messages, common_beginning
+from stages.datasets.row import Row
+from stages.datasets.shapes import Shape
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A prompt and the response to imitate.
+
+    Attributes:
+        prompt: everything before the response; in a conversation also earlier answers.
+        response: the last answer.
+        is_finished: False where sampling cut the response short.
+        reward: what somebody thought of the response, for conditional SFT.
+    """
+
+    prompt: Messages
+    response: str
+    is_finished: bool = True
+    reward: float | None = None
+
+
+@dataclass(frozen=True)
+class Preference:
+    """A prompt and two responses, the better one first; see `Demonstration` for `…_finished`.
+
+    `margin` says by how much it is better, in units of a reward; 0 says nothing.
+    """
+
+    prompt: Messages
+    chosen: str
+    rejected: str
+    chosen_finished: bool = True
+    rejected_finished: bool = True
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Rating:
+    """A prompt and one response, judged by itself."""
+
+    prompt: Messages
+    response: str
+    is_desirable: bool
+    is_finished: bool = True
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A prompt and a solution in steps, judged one by one.
+
+    `labels` are in [0, 1]: 1 right, 0 wrong, None unlabelled. An empty prompt means that the first
+    step begins with the question.
+    """
+
+    prompt: Messages
+    steps: tuple[str, ...]
+    labels: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """How rows of one kind are recognised and read.
+
+    Attributes:
+        name: plural, for errors.
+        tiers: shapes; the second tier counts only where no shape of the first fits.
+        extras: further roles that any of the shapes may have.
+        read: row -> what it holds.
+    """
+
+    name: str
+    tiers: Sequence[Sequence[Shape]]
+    extras: tuple[str, ...]
+    read: Callable[[Row], list[T]]
+
+
+def _prompt_of(row: Row) -> Messages:
+    role = row.first("prompt", "question", "instruction", "input")
+    prompt = row.messages(role, "user")
+    if role == "instruction" and row.has("input") and row.value("input"):
+        joined = f"{row.text('instruction')}\n\n{row.text('input')}"
+        prompt = ({"role": "user", "content": joined},)
+    if row.has("system") and row.value("system"):
+        return ({"role": "system", "content": row.text("system")}, *prompt)
+    return prompt
+
+
+def _answered(row: Row) -> tuple[Messages, str]:
+    """Prompt and response of a row that is either a conversation or two columns."""
+    conversation = row.first("messages", "conversations")
+    if row.has(conversation):
+        *prompt, last = row.answered(conversation, "user")
+        if not prompt:
+            raise row.error(conversation, "a prompt, then a non-empty assistant message", last)
+        return tuple(prompt), last["content"]
+    role = row.first("response", "completion", "output")
+    *between, last = row.answered(role, "assistant")
+    return (*_prompt_of(row), *between), last["content"]
+
+
+def _demonstration(row: Row) -> list[Demonstration]:
+    prompt, response = _answered(row)
+    return [Demonstration(prompt, response, row.flag("finished"), row.number("reward"))]
+
+
+def _text(row: Row) -> list[str]:
+    return [row.text(row.first("text", "input"))]
+
+
+def _preference(row: Row) -> list[Preference]:
+    prompt, chosen, rejected = _pair(row)
+    finished = row.flag("chosen_finished"), row.flag("rejected_finished")
+    return [Preference(prompt, chosen, rejected, *finished, row.number("margin") or 0.0)]
+
+
+def _pair(row: Row) -> tuple[Messages, str, str]:
+    if any(row.has(role) for role in ("prompt", "question", "instruction", "input")):
+        prompt = _prompt_of(row)
+        before, chosen = _after(row, "chosen", prompt)
+        other, rejected = _after(row, "rejected", prompt)
+        if before != other:
+            raise row.error("rejected", "the same messages before the answer as in chosen", other)
+        return before, chosen, rejected
+    *prompt, chosen = row.answered("chosen", "assistant")
+    *other, rejected = row.answered("rejected", "assistant")
+    if prompt and prompt == other:
+        return tuple(prompt), chosen["content"], rejected["content"]
+    if prompt or other:
+        expected = "a conversation that differs from the other one in the last message only"
+        raise row.error("rejected", expected, other)
+    return _implicit(row, chosen["content"], rejected["content"])
+
+
+def _after(row: Row, role: str, prompt: Messages) -> tuple[Messages, str]:
+    """Messages before the answer, and the answer, of a column that may repeat the prompt."""
+    *before, last = row.answered(role, "assistant")
+    if not before:
+        return prompt, last["content"]
+    if tuple(before[-len(prompt) :]) != prompt:
+        expected = "one assistant message, or the whole conversation that the prompt begins"
+        raise row.error(role, expected, before)
+    return tuple(before), last["content"]
+
+
+def _implicit(row: Row, chosen: str, rejected: str) -> tuple[Messages, str, str]:
+    prompt = common_beginning(chosen, rejected)
+    rest, other = chosen[len(prompt) :], rejected[len(prompt) :]
+    if not prompt or not rest.strip() or not other.strip():
+        expected = (
+            "a field 'prompt', or texts in chosen and rejected that begin with the same words"
+        )
+        raise row.error("chosen", expected, chosen)
+    return ({"role": "user", "content": prompt},), rest, other
+
+
+def _rating(verdict: Callable[[Row], bool]) -> Callable[[Row], list[Rating]]:
+    def read(row: Row) -> list[Rating]:
+        if row.has("chosen") and row.has("rejected"):
+            (p,) = _preference(row)
+            return [
+                Rating(p.prompt, p.chosen, True, p.chosen_finished),
+                Rating(p.prompt, p.rejected, False, p.rejected_finished),
+            ]
+        prompt, response = _answered(row)
+        return [Rating(prompt, response, verdict(row), row.flag("finished"))]
+
+    return read
+
+
+def _is_labelled(row: Row) -> bool:
+    value = row.value("label")
+    if value not in (0, 1):  # True and False are these
+        expected = "true, false, 1 or 0 (for a score, give a threshold)"
+        raise row.error("label", expected, value)
+    return bool(value)
+
+
+def _is_over(threshold: float) -> Callable[[Row], bool]:
+    return lambda row: row.scalar(row.first("score", "reward", "rating"), float) >= threshold
+
+
+def _solution(placeholder: str, first_step: str | None) -> Callable[[Row], list[Solution]]:
+    def read(row: Row) -> list[Solution]:
+        if row.has("value"):
+            prompt, steps = _marked_steps(row, placeholder, first_step)
+            role, labels = "value", tuple(row.items("value"))
+        else:
+            prompt = row.messages("prompt", "user")
+            steps = row.texts(row.first("steps", "completions"))
+            role = row.first("step_labels", "labels")
+            labels = tuple(row.items(role))
+        if len(labels) != len(steps):
+            raise row.error(role, f"{len(steps)} labels, one per step", f"{len(labels)} labels")
+        found = tuple(_step_label(row, role, label) for label in labels)
+        if all(label is None for label in found):
+            raise row.error(role, "a label of at least one step", labels)
+        return [Solution(prompt, steps, found)]
+
+    return read
+
+
+def _marked_steps(
+    row: Row, placeholder: str, first_step: str | None
+) -> tuple[Messages, tuple[str, ...]]:
+    *pieces, rest = row.text("input").split(placeholder)
+    if not pieces or rest.strip():
+        raise row.error("input", f"steps that each end with the mark '{placeholder}'", rest)
+    if first_step is None:
+        return (), tuple(piece.strip() for piece in pieces)
+    question, mark, step = pieces[0].partition(first_step)
+    if not mark or not question.strip():
+        expected = f"a question, then a first step that begins with '{first_step}'"
+        raise row.error("input", expected, pieces[0])
+    steps = (mark + step, *pieces[1:])
+    return ({"role": "user", "content": question.strip()},), tuple(s.strip() for s in steps)
+
+
+def _step_label(row: Row, role: str, label: object) -> float | None:
+    if label is None:
+        return None
+    if label in ("+", "-"):
+        return float(label == "+")
+    if isinstance(label, bool | int | float) and 0 <= label <= 1:
+        return float(label)
+    raise row.error(role, "true, false, '+', '-', a number from 0 to 1, or null per step", label)
+
+
+def _prompt(row: Row) -> list[Messages]:
+    role = row.first(
+        "prompt",
+        "messages",
+        "conversations",
+        "context_messages",
+        "instruction",
+        "input",
+        "question",
+    )
+    if role in ("instruction", "input", "question"):
+        return [_prompt_of(row)]
+    found = row.messages(role, "user")
+    while role in ("messages", "conversations") and found and found[-1]["role"] == "assistant":
+        found = found[:-1]
+    if not found:
+        raise row.error(role, "a message of somebody else before the answer", row.value(role))
+    return [found]
+
+
+DEMONSTRATIONS = Kind(
+    "demonstrations", [shapes.DEMONSTRATIONS], ("finished", "reward", "system"), _demonstration
+)
+TEXTS = Kind("texts", [shapes.TEXTS], (), _text)
+PREFERENCES = Kind(
+    "preferences",
+    [shapes.PREFERENCES],
+    ("margin", "chosen_finished", "rejected_finished", "system"),
+    _preference,
+)
+PROMPTS = Kind("prompts", [shapes.PROMPTS, shapes.OTHER_PROMPTS], ("system",), _prompt)
+
+
+def ratings(threshold: float | None) -> Kind[Rating]:
+    """Build the kind of judged responses: by a label, or by a score of at least `threshold`."""
+    verdicts = ("label",) if threshold is None else ("score", "reward", "rating")
+    verdict = _is_labelled if threshold is None else _is_over(threshold)
+    extras = ("finished", "chosen_finished", "rejected_finished", "system")
+    return Kind("ratings", [shapes.ratings(*verdicts)], extras, _rating(verdict))
+
+
+def solutions(placeholder: str, first_step: str | None) -> Kind[Solution]:
+    """Build the kind of solutions in steps; see `stages.datasets.solutions`."""
+    return Kind("solutions", [shapes.SOLUTIONS], (), _solution(placeholder, first_step))

@@ -1,0 +1,147 @@
+"""From a source to rows of one kind, with a list of those that are not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from stages.datasets.kinds import Kind
+from stages.datasets.mixing import mixture_order
+from stages.datasets.row import Row
+from stages.datasets.shapes import by_role, recognise
+from stages.datasets.tables import Table, tables
+from stages.settings.data import CafeData, Data, FileData, HubData, MixedData
+from training_core.data import cafe
+from training_core.errors import DataError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+SHOWN_REASONS = 3
+CAFE_KINDS: Mapping[str, tuple[cafe.Kind, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "demonstrations": ("demonstrations", lambda row: row),
+    "texts": (
+        "demonstrations",
+        lambda row: {"text": " ".join(m["content"] for m in row["messages"])},
+    ),
+    "preferences": ("pairs", lambda row: row),
+    "ratings": ("pairs", lambda row: row),
+    "prompts": ("prompts", lambda row: row),
+}
+
+
+@dataclass(frozen=True)
+class Reading(Generic[T]):
+    """What reading a source gave.
+
+    Attributes:
+        rows: the good ones.
+        bad: why each of the others is not.
+        are_bad_rows_dropped: whether the source allows them.
+    """
+
+    rows: list[T]
+    bad: list[str]
+    are_bad_rows_dropped: bool
+
+
+def load(kind: Kind[T], data: Data | Path) -> list[T]:
+    """Load all rows of a source.
+
+    Raises:
+        DataError: for the first bad row, unless the source drops them, and if none is left.
+    """
+    if isinstance(data, MixedData):
+        parts = [load(kind, part.data) for part in data.parts]
+        order = mixture_order(
+            [len(rows) for rows in parts],
+            [part.weight for part in data.parts],
+            seed=data.seed,
+            exhaustion=data.exhaustion,
+            size=data.size,
+        )
+        return [parts[part][row] for part, row in order]
+    reading = read(kind, data)
+    if reading.bad and not reading.are_bad_rows_dropped:
+        raise DataError(reading.bad[0])
+    if reading.bad:
+        log.warning(
+            "%d of %d rows are bad and were dropped; the first: %s",
+            len(reading.bad),
+            len(reading.bad) + len(reading.rows),
+            "; ".join(reading.bad[:SHOWN_REASONS]),
+        )
+    if not reading.rows:
+        raise DataError(f"every row is bad; the first: {reading.bad[0]}")
+    return reading.rows
+
+
+def read(
+    kind: Kind[T], data: CafeData | FileData | HubData | Path, first_rows: int | None = None
+) -> Reading[T]:
+    """Read a source, good and bad rows apart.
+
+    Args:
+        kind: what its rows should be.
+        data: where they come from; a directory is what a stage made.
+        first_rows: no more than these.
+
+    Raises:
+        DataError: if the source itself cannot be read or has other columns.
+    """
+    good: list[T] = []
+    bad: list[str] = []
+    for row in _rows(kind, data, first_rows):
+        try:
+            good += kind.read(row)
+        except DataError as error:
+            bad.append(str(error))
+    is_lenient = isinstance(data, FileData | HubData) and data.skip_bad_rows
+    return Reading(good, bad, is_lenient)
+
+
+def _rows(
+    kind: Kind[Any], data: CafeData | FileData | HubData | Path, first_rows: int | None
+) -> Iterator[Row]:
+    if isinstance(data, CafeData):
+        yield from _cafe_rows(kind, data, first_rows)
+        return
+    if isinstance(data, Path):
+        data = FileData(path=str(data / "data.jsonl"))
+    for table in tables(data, first_rows):
+        yield from _table_rows(kind, table, data.columns)
+
+
+def _table_rows(kind: Kind[Any], table: Table, mapped: Mapping[str, str]) -> Iterator[Row]:
+    columns = by_role(mapped, table.columns, table.origin)
+    shapes = next(
+        (tier for tier in kind.tiers if any(set(s.needs) <= set(columns) for s in tier)),
+        [shape for tier in kind.tiers for shape in tier],
+    )
+    shape = recognise(shapes, tuple(columns), tuple(mapped), table.origin, kind.name)
+    extras = [
+        role for role in kind.extras if role in columns and (role != "system" or role in mapped)
+    ]
+    roles = (*sorted(shape.used(tuple(columns))), *extras)
+    renamed = {role: columns[role] for role in roles}
+    for number, values in zip(table.numbers, table.rows, strict=True):
+        by_name = {role: values.get(column) for role, column in renamed.items()}
+        yield Row(by_name, f"{table.origin}, row {number}", renamed)
+
+
+def _cafe_rows(kind: Kind[Any], data: CafeData, first_rows: int | None) -> Iterator[Row]:
+    if kind.name not in CAFE_KINDS:
+        raise DataError(f"the café has no {kind.name}; it has {', '.join(CAFE_KINDS)}")
+    made, change = CAFE_KINDS[kind.name]
+    rows = cafe.rows(
+        made,
+        split=data.split,
+        size=data.size,
+        seed=data.seed,
+        flipped_fraction=data.flipped_fraction,
+    )
+    for number, values in enumerate(rows[:first_rows], 1):
+        yield Row(change(values), f"cafe, row {number}", {})

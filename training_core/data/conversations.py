@@ -1,0 +1,181 @@
+"""Conversations to token ids: every answer trained, whatever the template.
+
+A conversation is no exception to how a prompt is tokenised: everything before the last answer is
+its prompt, rendered and tokenised in one piece as it is when a response is sampled, and the last
+answer follows with the end token. Which of the earlier tokens are trained changes no id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from training_core.data.chat import (
+    ROWS_AT_ONCE,
+    Messages,
+    encode_prompts,
+    encode_responses,
+    render,
+    with_one_bos,
+)
+from training_core.data.turns import Span, assistant_turns, end_of_turn, marked, spans_of
+from training_core.errors import ConfigError, DataError
+from training_core.types import Example, Prompt
+
+TrainOn = Literal["every_turn", "last_turn", "all_tokens"]
+
+
+def encode_conversations(
+    tokenizer: PreTrainedTokenizerBase,
+    names: Sequence[str],
+    prompts: Sequence[Messages],
+    responses: Sequence[str],
+    *,
+    max_tokens: int,
+    train_on: TrainOn = "every_turn",
+    is_finished: Sequence[bool] | None = None,
+) -> list[Example | None]:
+    """Put the last answer after each prompt and mark what is trained.
+
+    `last_turn` trains the response and its end, as `encode_response` does. `every_turn` trains
+    also the answers inside the prompt, each with the end token that the template puts after it, and
+    never a header; `all_tokens` trains everything. The ids are the same for all three.
+
+    Where a template rewrites earlier answers (cuts their reasoning), `every_turn` trains what is
+    left of them in the text, since that is all that the model sees.
+
+    Args:
+        tokenizer: a fast one, for `every_turn`.
+        names: of the rows, for errors.
+        prompts: everything before the last answers.
+        responses: the last answers.
+        max_tokens: longer rows give None.
+        train_on: see above.
+        is_finished: False for a response that sampling cut, which then gets no end token.
+
+    Raises:
+        DataError: for a prompt that the template refuses, and for a response, or an earlier answer,
+            that has no tokens or cannot be found.
+        ConfigError: if the tokenizer gives no offsets.
+    """
+    several = [i for i, p in enumerate(prompts) if train_on == "every_turn" and assistant_turns(p)]
+    single = sorted(set(range(len(prompts))).difference(several))
+    found = dict(
+        zip(several, masked_prompts(tokenizer, *_of(several, names, prompts)), strict=True)
+    )
+    plain = encode_prompts(tokenizer, *_of(single, names, prompts))
+    asked = dict(zip(single, plain, strict=True)) | {i: p for i, (p, _) in found.items()}
+    examples = encode_responses(
+        tokenizer,
+        [asked[i] for i in range(len(prompts))],
+        responses,
+        max_tokens=max_tokens,
+        is_finished=[True] * len(prompts) if is_finished is None else is_finished,
+    )
+    if train_on == "all_tokens":
+        return [e and Example(e.input_ids, (0, *(1,) * (len(e) - 1))) for e in examples]
+    for i, (_, mask) in found.items():
+        if (e := examples[i]) is not None:
+            examples[i] = Example(e.input_ids, (*mask, *e.loss_mask[len(mask) :]))
+    return examples
+
+
+def _of(
+    places: Sequence[int], names: Sequence[str], prompts: Sequence[Messages]
+) -> tuple[list[str], list[Messages]]:
+    return [names[i] for i in places], [prompts[i] for i in places]
+
+
+def masked_prompts(
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str], prompts: Sequence[Messages]
+) -> list[tuple[Prompt, tuple[int, ...]]]:
+    """Render and tokenise prompts, and mark the assistant's tokens in them by their offsets.
+
+    How they are found is told in `training_core.data.turns`.
+
+    Returns:
+        For each prompt what `encode_prompts` gives, and as many 0 and 1 as it has tokens.
+
+    Raises:
+        DataError: for a turn that cannot be located, or of which no token is left.
+        ConfigError: if the tokenizer gives no offsets.
+    """
+    if not prompts:
+        return []
+    if not tokenizer.is_fast:
+        raise ConfigError(
+            "training every turn needs a fast tokenizer, which knows where its tokens stand, found "
+            f"{type(tokenizer).__name__}; set train_on: last_turn"
+        )
+    texts = render(tokenizer, prompts, names=names)
+    skeletons = render(tokenizer, [marked(p, assistant_turns(p)) for p in prompts], names=names)
+    closing = end_of_turn(
+        lambda messages: render(tokenizer, [messages], is_asking=False)[0],
+        _end_tokens(tokenizer),
+    )
+    found = []
+    tokens = _with_offsets(tokenizer, texts)
+    rows = zip(names, prompts, texts, skeletons, tokens, strict=True)
+    for name, messages, text, skeleton, (ids, places) in rows:
+        prompt = Prompt(name, tuple(messages), text, with_one_bos(tokenizer, name, ids))
+        spans = _located(tokenizer, prompt, skeleton, closing)
+        found.append((prompt, _mask(prompt, places, spans)))
+    return found
+
+
+def _end_tokens(tokenizer: Any) -> list[str]:
+    return [str(t) for t in (tokenizer.eos_token, *tokenizer.get_added_vocab()) if t]
+
+
+def _with_offsets(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
+) -> Iterator[tuple[tuple[int, ...], list[Span]]]:
+    for start in range(0, len(texts), ROWS_AT_ONCE):
+        some = list(texts[start : start + ROWS_AT_ONCE])
+        found = tokenizer(
+            some, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
+        yield from zip(map(tuple, found["input_ids"]), found["offset_mapping"], strict=True)
+
+
+def _located(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, skeleton: str, closing: str
+) -> list[Span]:
+    try:
+        return spans_of(
+            prompt.messages,
+            prompt.text,
+            skeleton,
+            lambda messages: render(tokenizer, [messages], names=[prompt.id])[0],
+            closing,
+        )
+    except DataError as error:
+        raise DataError(f"prompt {prompt.id}, {error}") from error
+
+
+def _mask(prompt: Prompt, places: Sequence[Span], spans: Sequence[Span]) -> tuple[int, ...]:
+    """Mark the tokens of the spans, as far as they take nothing but white space from outside.
+
+    Many tokenizers write a word together with the space before it (or after it), which belongs to
+    the header; a token that takes more than that is not the assistant's.
+    """
+    mask = [0] * len(places)
+    column = 0
+    for start, end in spans:
+        while column < len(places) and places[column][1] <= start:
+            column += 1
+        first = column
+        while column < len(places) and places[column][0] < end:
+            begin, stop = places[column]
+            outside = prompt.text[begin:start] + prompt.text[end:stop]
+            inside = prompt.text[max(begin, start) : min(stop, end)]
+            mask[column] = int(not outside.strip() and (begin >= start or not inside.isspace()))
+            column += 1
+        if end > start and not any(mask[first:column]):
+            raise DataError(
+                f"prompt {prompt.id}: no token of the answer {prompt.text[start:end][:60]!r} "
+                "can be trained; remove the row, or set train_on: last_turn"
+            )
+    return tuple(mask)

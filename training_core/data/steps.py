@@ -1,0 +1,77 @@
+"""Solutions in steps to token ids, for process rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from transformers import PreTrainedTokenizerBase
+
+from training_core.data.chat import Messages, bos_id, encode_prompts, tokenise
+from training_core.errors import DataError
+from training_core.types import Example, Steps
+
+
+def encode_steps(
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Messages],
+    steps: Sequence[Sequence[str]],
+    labels: Sequence[Sequence[float | None]],
+    *,
+    max_tokens: int,
+    separator: str = "\n",
+) -> list[Steps | None]:
+    """Put the steps of a solution after its prompt, each followed by the separator.
+
+    Every step is tokenised by itself, as TRL does, so that a step's ids do not depend on the next.
+
+    Args:
+        tokenizer: any with a chat template.
+        prompts: an empty one stands for the bos token alone.
+        steps: texts, of each prompt.
+        labels: one per step, in [0, 1] or None.
+        max_tokens: longer rows give None.
+        separator: ends each step; its last token is where the step is judged. If the tokenizer
+            makes no token of it, that is the step's own last token.
+
+    Raises:
+        DataError: for a step that has no tokens even with its separator.
+    """
+    names = [str(i) for i in range(1, len(prompts) + 1)]
+    heads = _heads(tokenizer, names, prompts)
+    between = next(tokenise(tokenizer, [separator])) if separator else ()
+    ids = iter(tokenise(tokenizer, [step for some in steps for step in some]))
+    encoded = []
+    for name, head, some, judged in zip(names, heads, steps, labels, strict=True):
+        pieces = [next(ids) + between for _ in some]
+        if not all(pieces):
+            raise DataError(f"prompt {name}: step {pieces.index(()) + 1} has no tokens")
+        encoded.append(_joined(head, pieces, judged, max_tokens))
+    return encoded
+
+
+def _heads(
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str], prompts: Sequence[Messages]
+) -> list[tuple[int, ...]]:
+    asked = [i for i, prompt in enumerate(prompts) if prompt]
+    found = encode_prompts(tokenizer, [names[i] for i in asked], [prompts[i] for i in asked])
+    bos = bos_id(tokenizer)
+    heads: list[tuple[int, ...]] = [() if bos is None else (bos,)] * len(prompts)
+    for i, prompt in zip(asked, found, strict=True):
+        heads[i] = prompt.input_ids
+    return heads
+
+
+def _joined(
+    head: tuple[int, ...],
+    pieces: Sequence[tuple[int, ...]],
+    labels: Sequence[float | None],
+    max_tokens: int,
+) -> Steps | None:
+    ids = (*head, *(token for piece in pieces for token in piece))
+    if len(ids) > max_tokens:
+        return None
+    ends = tuple(end - 1 for end in accumulate((len(p) for p in pieces), initial=len(head)))[1:]
+    judged = {end for end, label in zip(ends, labels, strict=True) if label is not None}
+    mask = tuple(int(column in judged) for column in range(len(ids)))
+    return Steps(Example(ids, mask), ends, tuple(labels))
