@@ -1,4 +1,4 @@
-"""Where a model's weights come from.
+"""Where a model's weights come from, and what it is loaded as.
 
 Reading it imports neither torch nor transformers.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.contract import Block, operational, semantic
+from training_core.models.options import LoadOptions
+from training_core.models.options import Lora as LoraOptions
 
 
 class ScratchModel(Block):
@@ -42,3 +44,79 @@ class HubModel(Block):
 
 
 BaseModelSource = Annotated[ScratchModel | LocalModel | HubModel, Field(discriminator="name")]
+
+
+class Lora(Block):
+    """A low-rank adapter that is trained instead of the weights, and merged into them on saving."""
+
+    rank: int = semantic(16, "Rank of the change of each matrix.", gt=0)
+    alpha: float = semantic(
+        32.0, "The change is scaled by alpha / rank (32: Schulman et al. 2025).", gt=0
+    )
+    dropout: float = semantic(0.0, "Share of the adapter's inputs dropped in training.", ge=0, lt=1)
+    target_modules: Literal["all-linear"] | tuple[str, ...] = semantic(
+        "all-linear",
+        "Which matrices: all of the body (experts and routers too), or last parts of module names, "
+        "as in [q_proj, v_proj].",
+    )
+    load_in_4bit: bool = semantic(
+        False, "Hold the frozen weights in 4 bits (QLoRA); needs a GPU and the extra `qlora`."
+    )
+
+
+class ModelOptions(Block):
+    """What a model is loaded as for training."""
+
+    dtype: Literal["float32", "bfloat16"] = semantic(
+        "float32",
+        "Of the weights and the computation. In bfloat16 a weight keeps 3 digits, so that small "
+        "steps are lost: use it under an adapter, or with an engine that keeps float32 copies.",
+    )
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = operational(
+        "auto", "Attention implementation; auto takes transformers' choice."
+    )
+    gradient_checkpointing: bool = operational(
+        False,
+        "Compute activations again in the backward pass instead of keeping them: much less memory, "
+        "about a third more time, the same gradient.",
+    )
+    frozen: tuple[str, ...] = semantic(
+        (),
+        "Shell patterns of parameter names that stay as they are, as in `model.layers.[0-3].*`; "
+        "each must match something.",
+    )
+    lora: Lora | None = semantic(None, "Train an adapter; None trains the weights themselves.")
+    moe_aux_loss_coef: float = semantic(
+        0.0,
+        "Weight of the load-balancing loss of a mixture of experts, taken over each sequence; "
+        "0 leaves it out (0.001 is usual).",
+        ge=0,
+    )
+
+    @model_validator(mode="after")
+    def _freezes_one_way(self) -> ModelOptions:
+        if self.lora is not None and self.frozen:
+            raise ValueError(
+                "`lora` freezes every weight of the model, so `frozen` has nothing to say: drop "
+                "it, and choose the adapted layers with lora.target_modules"
+            )
+        return self
+
+    def untrained(self) -> ModelOptions:
+        """Return the options of a model that is only asked, as a reference or a teacher."""
+        return self.model_copy(update={"lora": None, "frozen": (), "gradient_checkpointing": False})
+
+    def load_options(self, *, seed: int) -> LoadOptions:
+        """Return what `training_core.models.hub` takes.
+
+        Args:
+            seed: of the stage; the adapter's random start depends on it alone.
+        """
+        return LoadOptions(
+            dtype=self.dtype,
+            attention=self.attention,
+            gradient_checkpointing=self.gradient_checkpointing,
+            frozen=self.frozen,
+            lora=None if self.lora is None else LoraOptions(**self.lora.model_dump()),
+            seed=seed,
+        )

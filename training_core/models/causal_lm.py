@@ -1,35 +1,85 @@
 """Policies and references: log-probabilities of given tokens.
 
-Shapes: B sequences, T tokens, N trained tokens.
+Shapes: B rows, T tokens, N trained tokens, S sequences.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from training_core.algorithms.logprobs import token_logprobs
-from training_core.types import Batch
+from training_core.data.layout import visible
+from training_core.models.parts import backbone, output_head, unwrapped
+from training_core.types import Batch, Layout
 
 
 def hidden_states(model: Any, batch: Batch) -> Tensor:
-    """Run the backbone of a Hugging Face model with a head.
+    """Run the body of a Hugging Face model.
 
     Positions are counted over attended tokens, so that padding never moves them.
 
     Returns:
         [B, T, H].
     """
-    position_ids = (batch.attention_mask.long().cumsum(dim=1) - 1).clamp(min=0)
-    output = model.base_model(
+    if batch.layout is None:
+        attention = batch.attention_mask.long()
+        positions = (attention.cumsum(dim=1) - 1).clamp(min=0)
+    else:
+        attention = _attention_of(batch.layout, model)
+        positions = batch.layout.positions
+    output = backbone(model)(
         input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask.long(),
-        position_ids=position_ids,
+        attention_mask=attention,
+        position_ids=positions,
         use_cache=False,
     )
     return output.last_hidden_state
+
+
+def _attention_of(layout: Layout, model: Any) -> Tensor | None:
+    if _attention_kernel(model).startswith("flash"):
+        return None  # one row; the kernel finds the documents from the positions
+    mask = visible(layout)
+    if _attention_kernel(model) == "eager":  # it adds its mask to the scores
+        dtype = unwrapped(model).dtype
+        return (~mask).to(dtype).mul(torch.finfo(dtype).min)
+    return mask
+
+
+def _attention_kernel(model: Any) -> str:
+    return str(unwrapped(model).config.get_text_config()._attn_implementation)
+
+
+def packs_rows(model: Any) -> bool:
+    """Tell whether sequences go side by side into one row without padding.
+
+    That saves time where the attention kernel keeps them apart by their lengths (FlashAttention's
+    varlen kernels); with a mask it would cost more than it saves.
+    """
+    return _attention_kernel(model).startswith("flash")
+
+
+def can_branch(model: Any) -> bool:
+    """Tell whether several sequences of one row can be kept apart by an attention mask.
+
+    Not with sliding windows, recurrent layers, or kernels that take no mask.
+    """
+    config = unwrapped(model).config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None) if not hasattr(config, "layer_types") else None
+    return (
+        kinds == {"full_attention"}
+        and not window
+        and _attention_kernel(model)
+        in {
+            "sdpa",
+            "eager",
+        }
+    )
 
 
 def logprobs_and_entropy(
@@ -45,22 +95,31 @@ def logprobs_and_entropy(
     Returns:
         logprobs [B, T] and entropy [B, T]; zero where `loss_mask` is not set.
     """
-    predicts = batch.loss_mask[:, 1:]
-    hidden = hidden_states(model, batch)[:, :-1][predicts]
-    head = model.get_output_embeddings()
+    hidden = hidden_states(model, batch)
+    head = output_head(model)
     logprobs, entropy = token_logprobs(
-        hidden,
-        head.weight,
-        batch.input_ids[:, 1:][predicts],
-        head_bias=getattr(head, "bias", None),
-        temperature=temperature,
+        hidden.flatten(0, 1).index_select(0, predicting(batch)),
+        replace(head, temperature=head.temperature * temperature),
+        batch.input_ids[batch.loss_mask],
     )
     return _spread(logprobs, batch.loss_mask), _spread(entropy, batch.loss_mask)
+
+
+def predicting(batch: Batch) -> Tensor:
+    """Positions [N] in the flattened batch whose outputs predict the trained tokens."""
+    rows, columns = batch.loss_mask.nonzero(as_tuple=True)
+    before = columns - 1 if batch.layout is None else batch.layout.predictors[rows, columns]
+    return rows * batch.loss_mask.shape[1] + before
 
 
 def logprobs(model: Any, batch: Batch, *, temperature: float = 1.0) -> Tensor:
     """Log-probabilities [B, T] alone; see `logprobs_and_entropy`."""
     return logprobs_and_entropy(model, batch, temperature=temperature)[0]
+
+
+def sequence_logprobs(model: Any, batch: Batch) -> Tensor:
+    """Summed log-probability [S] of each sequence's trained tokens."""
+    return batch.sequence_sums(logprobs(model, batch))
 
 
 def _spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reward models and critics: a backbone with one output. Shapes: B sequences, T tokens."""
+"""Reward models and critics: a backbone with one output. Shapes: B rows, T tokens, S sequences."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from training_core.models.causal_lm import hidden_states
+from training_core.models.parts import head_outputs, scalar_head
 from training_core.types import Batch
 
 
@@ -16,32 +17,24 @@ def token_values(model: Any, batch: Batch) -> Tensor:
 
     Args:
         model: an `AutoModelForSequenceClassification` with one label.
-        batch: [B, T].
+        batch: [B, T], one sequence a row.
 
     Returns:
         [B, T]; zero where `loss_mask` is not set.
     """
-    outputs = _full(model.score(hidden_states(model, batch)).squeeze(-1))
+    outputs = head_outputs(scalar_head(model), hidden_states(model, batch))
     values = torch.cat([torch.zeros_like(outputs[:, :1]), outputs[:, :-1]], dim=1)
     return values.masked_fill(~batch.loss_mask, 0.0)
 
 
 def sequence_scores(model: Any, batch: Batch) -> Tensor:
-    """Score of each sequence: the head's output at the last attended token.
+    """Score of each sequence: the head's output at its last token.
 
     Args:
         model: an `AutoModelForSequenceClassification` with one label.
         batch: [B, T].
 
     Returns:
-        [B], the same as the model's own `logits[:, 0]`.
+        [S], the same as the model's own `logits[:, 0]`.
     """
-    hidden = hidden_states(model, batch)
-    last = batch.attention_mask.long().sum(dim=1) - 1
-    rows = torch.arange(len(last), device=last.device)
-    return _full(model.score(hidden[rows, last]).squeeze(-1))
-
-
-def _full(outputs: Tensor) -> Tensor:
-    """At least single precision."""
-    return outputs if outputs.dtype == torch.float64 else outputs.float()
+    return head_outputs(scalar_head(model), hidden_states(model, batch)[batch.ends()])

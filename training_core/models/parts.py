@@ -1,0 +1,180 @@
+"""The parts of a Hugging Face model: body, output layer, scalar head, what is trained.
+
+Everything that asks for them comes here, so that a plain model, one with an adapter inside, one
+wrapped by peft, and a classifier are taken apart in the same way. Nothing here imports peft.
+
+Shapes: B sequences, T tokens, H hidden, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from training_core.algorithms.logprobs import Head
+from training_core.errors import ConfigError
+
+SCALAR_HEADS = ("score", "classifier")
+"""Where transformers keeps the output layer of a sequence classifier."""
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the transformers model inside a `peft.PeftModel`, or the model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def backbone(model: Any) -> Any:
+    """Return the transformer body, which maps token ids to hidden states [B, T, H].
+
+    Args:
+        model: a causal language model or sequence classifier of transformers, plain, with an
+            adapter inside, or wrapped by peft. Adapters stay active in what is returned.
+    """
+    return unwrapped(model).base_model
+
+
+def output_head(model: Any) -> Head:
+    """Return how the hidden states of a causal language model become logits.
+
+    Gemma caps its logits and Cohere and Granite scale them; leaving that out would change every
+    log-probability without an error, so `require_known_head` compares with the model's own logits.
+
+    Returns:
+        The output layer at sampling temperature 1. For another temperature t use
+        `replace(head, temperature=head.temperature * t)`: a model that scales its logits by s has
+        `temperature` 1/s here.
+
+    Raises:
+        ConfigError: if the model has no output layer.
+    """
+    inner = unwrapped(model)
+    layer = inner.get_output_embeddings()
+    if layer is None:
+        raise ConfigError(
+            f"expected a causal language model, found {type(inner).__name__} without output "
+            "embeddings; it has no log-probabilities"
+        )
+    if hasattr(layer, "base_layer"):
+        raise ConfigError(
+            f"the output layer of {type(inner).__name__} carries an adapter, which reading its "
+            "weight would leave out; give adapters to layers of the body only"
+        )
+    return Head(
+        layer.weight,
+        getattr(layer, "bias", None),
+        softcap=getattr(inner.config.get_text_config(), "final_logit_softcapping", None),
+        temperature=1 / _logit_scale(inner),
+    )
+
+
+def _logit_scale(model: Any) -> float:
+    if hasattr(model, "logit_scale"):  # Cohere
+        return float(model.logit_scale)
+    if model.config.model_type.startswith("granite"):
+        return 1 / float(getattr(model.config, "logits_scaling", 1.0))
+    return 1.0
+
+
+@torch.no_grad()
+def require_known_head(model: Any) -> None:
+    """Check on a few tokens that `backbone` and `output_head` give the model's own logits.
+
+    Raises:
+        ConfigError: if they do not: the architecture does something to its logits that is not
+            known here, and every log-probability would be wrong.
+    """
+    inner = unwrapped(model)
+    vocabulary = inner.config.get_text_config().vocab_size
+    ids = torch.arange(1, 7, device=inner.device)[None] * 7919 % vocabulary
+    was_training = inner.training
+    inner.eval()
+    own = inner(input_ids=ids, use_cache=False).logits[0].float()
+    hidden = backbone(inner)(input_ids=ids, use_cache=False).last_hidden_state
+    found = output_head(inner).logits(hidden[0]).float()
+    inner.train(was_training)
+    tolerance = 1e-4 if inner.dtype in (torch.float32, torch.float64) else 0.05
+    gap = float((own - found).abs().max())
+    if not gap <= tolerance * max(1.0, float(own.abs().max())):
+        raise ConfigError(
+            f"{type(inner).__name__} does something to its logits that Ratchet does not know: "
+            f"they differ by {gap:.3g} from its output layer's; use another architecture, or add "
+            "this one to training_core.models.parts.output_head"
+        )
+
+
+def scalar_head(model: Any, *, outputs: int = 1) -> nn.Linear:
+    """Return the output layer of a reward model or critic, or of a process reward model.
+
+    Args:
+        model: a classifier of sequences or tokens that reads hidden states directly.
+        outputs: how many numbers it gives.
+
+    Raises:
+        ConfigError: if there is none, it has several outputs, or layers stand between body and
+            head (pooling, a dense layer), as in classifiers of encoders.
+    """
+    inner = unwrapped(model)
+    body = backbone(inner)
+    others = {name: m for name, m in inner.named_children() if m is not body and _has_weights(m)}
+    if len(others) != 1 or next(iter(others)) not in SCALAR_HEADS or _has_pooler(body):
+        raise ConfigError(
+            f"expected a body and one linear layer called {' or '.join(SCALAR_HEADS)}, found "
+            f"{type(inner).__name__} with {sorted(others)}"
+            f"{' and a pooler' if _has_pooler(body) else ''}; a reward model or critic reads the "
+            "last token's hidden state: start from a causal language model"
+        )
+    name, head = others.popitem()
+    head = getattr(head, "base_layer", head)
+    if not isinstance(head, nn.Linear) or head.out_features != outputs:
+        raise ConfigError(
+            f"expected `{name}` of {type(inner).__name__} to be a linear layer with "
+            f"{outputs} output{'s'[: outputs - 1]}, found {head}; load it with num_labels={outputs}"
+        )
+    return head
+
+
+def head_outputs(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """Apply such a head in at least single precision.
+
+    In bfloat16 the scores themselves would be rounded to 3 digits, and the head's own steps too.
+
+    Args:
+        head: from `scalar_head`.
+        hidden: [..., H].
+
+    Returns:
+        [...] for one output, [..., outputs] for more; float32, or float64 for a float64 model.
+    """
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    bias = None if head.bias is None else head.bias.to(wide)
+    return nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1)
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _has_pooler(body: Any) -> bool:
+    return getattr(body, "pooler", None) is not None
+
+
+def has_adapter(model: Any) -> bool:
+    """Tell whether `model` carries a peft adapter."""
+    return getattr(unwrapped(model), "peft_config", None) is not None
+
+
+class TrainedPart(nn.Module):
+    """The trained parameters of a model, shared with it, as a module of their own.
+
+    A checkpoint of this module holds an adapter (or what is not frozen) without the base, and
+    loading it writes into the model itself. With everything trained it is the whole model.
+    Buffers are left out: those of transformers' language models are computed, not learned.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                self.register_parameter(name.replace(".", "/"), parameter)
