@@ -1,18 +1,24 @@
-"""The only door to Ray: stage processes as Ray jobs."""
+"""The only door to Ray: stage processes as Ray jobs, and the workers of one of them."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
-from collections.abc import Mapping
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-from stages.contract import Resources
-from training_core.errors import ConfigError, TransientError
+from stages.contract import ExitCode, Resources
+from stages.workers import IN_RAY_JOB, free_port, rank_environment, start_worker
+from training_core.errors import ConfigError, StoppedError, TransientError
+
+log = logging.getLogger("ratchet")
 
 LOCAL_DASHBOARD = "http://127.0.0.1:8265"
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE")
@@ -73,13 +79,15 @@ class RayCluster:
         Raises:
             TransientError: if the cluster cannot be reached.
         """
-        memory = resources.memory_gib
+        # Several workers reserve for themselves; the process that starts them only waits.
+        is_alone = resources.num_workers == 1
+        memory = resources.memory_gib if is_alone else None
         try:
             self._client.submit_job(
                 entrypoint=f"python -m stages {shlex.quote(str(request))}",
                 submission_id=job_id,
-                entrypoint_num_cpus=resources.num_cpus,
-                entrypoint_num_gpus=resources.num_gpus or None,
+                entrypoint_num_cpus=resources.num_cpus if is_alone else 0,
+                entrypoint_num_gpus=(resources.num_gpus or None) if is_alone else None,
                 entrypoint_memory=int(memory * 2**30) if memory else None,
                 runtime_env={"env_vars": _job_environment(resources)},
                 metadata=dict(metadata),
@@ -125,9 +133,127 @@ class RayCluster:
         return TransientError(f"the Ray cluster at {self.address} did not answer: {error}")
 
 
+class RayCrew:
+    """Workers of one stage on the cluster whose job this process is, each in a bundle of its own.
+
+    Ray places them and restarts nothing.
+
+    Args:
+        request: for `python -m stages`.
+        resources: of each worker.
+        stop: set when nobody waits for the stage any more; the crew is then not started.
+    """
+
+    def __init__(self, request: Path, resources: Resources, stop: Event) -> None:
+        import ray
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        ray.init(address="auto", log_to_driver=True)
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own in place, which exits at once
+        bundle = _bundle(resources)
+        self._group = placement_group([bundle] * resources.num_workers, strategy="PACK")
+        while not self._group.wait(timeout_seconds=1):
+            if stop.is_set():
+                raise StoppedError("stopped while waiting for room on the cluster")
+        keeper: Any = ray.remote(max_restarts=0, max_task_retries=0)(_WorkerKeeper)
+        self._keepers: list[Any] = [
+            keeper.options(
+                num_cpus=bundle["CPU"],
+                num_gpus=bundle.get("GPU", 0),
+                memory=bundle.get("memory"),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self._group, placement_group_bundle_index=rank
+                ),
+            ).remote()
+            for rank in range(resources.num_workers)
+        ]
+        address, port = ray.get(self._keepers[0].place.remote())
+        ray.get(
+            [
+                # Ray shows each worker its own GPUs alone, so that the first is always its own.
+                k.start.remote(
+                    str(request),
+                    str(Path.cwd()),
+                    rank_environment(rank, resources.num_workers, address, port, local_rank=0),
+                )
+                for rank, k in enumerate(self._keepers)
+            ]
+        )
+
+    def poll(self) -> Sequence[int | None]:
+        """Exit codes so far; a worker whose node is lost is TRANSIENT."""
+        return [self._ask(keeper, "poll", lost=int(ExitCode.TRANSIENT)) for keeper in self._keepers]
+
+    def send(self, number: int) -> None:
+        """Send a signal to every worker that lives."""
+        for keeper in self._keepers:
+            self._ask(keeper, "send", number)
+
+    def close(self) -> None:
+        """Kill whoever is left and free the bundles."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        self.send(signal.SIGKILL)
+        for keeper in self._keepers:
+            ray.kill(keeper)
+        remove_placement_group(self._group)
+        ray.shutdown()
+
+    @staticmethod
+    def _ask(keeper: Any, question: str, *args: Any, lost: Any = None) -> Any:
+        import ray
+        from ray.exceptions import RayActorError
+
+        try:
+            return ray.get(getattr(keeper, question).remote(*args))
+        except RayActorError as error:
+            log.warning("a worker is lost: %s", error)
+            return lost
+
+
+class _WorkerKeeper:
+    """Runs in a bundle and holds one worker's process."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+
+    def place(self) -> tuple[str, int]:
+        """Address of this machine and a free port on it."""
+        import ray
+
+        return ray.util.get_node_ip_address(), free_port()
+
+    def start(self, request: str, folder: str, environment: Mapping[str, str]) -> None:
+        """Start the worker where the job runs."""
+        os.chdir(folder)
+        self._process = start_worker(Path(request), environment)
+
+    def poll(self) -> int | None:
+        """Its exit code, or None."""
+        return self._process.poll()
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+
+def _bundle(resources: Resources) -> dict[str, float]:
+    wanted = {
+        "CPU": resources.num_cpus,
+        "GPU": resources.num_gpus,
+        "memory": (resources.memory_gib or 0) * 2**30,
+    }
+    return {name: amount for name, amount in wanted.items() if amount}
+
+
 def _job_environment(resources: Resources) -> dict[str, str]:
     threads = str(max(1, int(resources.num_cpus)))
     return {
+        IN_RAY_JOB: "1",
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": threads,

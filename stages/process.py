@@ -10,9 +10,13 @@ import logging
 import math
 import os
 import platform
+import re
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from threading import Event
@@ -22,9 +26,11 @@ from pydantic import ValidationError
 from stages.catalog import find_stage
 from stages.contract import Context, ExitCode, Result, StageConfig
 from stages.process_record import write_error
-from stages.sink import FileSink, Heartbeat
+from stages.sink import FileSink, Heartbeat, NullSink
 from stages.store import Manifest, Request, Store, record_files
+from stages.workers import die_with_parent, run_workers
 from training_core.errors import (
+    ConfigError,
     InputError,
     IntegrityError,
     MismatchError,
@@ -33,6 +39,7 @@ from training_core.errors import (
     StoppedError,
     StorageFullError,
 )
+from training_core.ranks import ALONE, Ranks, ranks_from
 
 log = logging.getLogger("ratchet")
 
@@ -45,40 +52,87 @@ EXIT_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (StoppedError, ExitCode.STOPPED),
     (IntegrityError, ExitCode.BAD_INPUT),
 )
+LOST_RANK = re.compile("gloo|NCCL|TCPStore|[Cc]onnection")
+"""What torch.distributed says, in a RuntimeError, when another rank has died."""
 
 
 def run_request(path: Path) -> int:
     """Run the stage that the file `path` asks for and publish its manifest.
+
+    If it asks for several workers, this process starts them and waits; each of them comes here too,
+    with a RANK in its environment.
 
     Returns:
         An `ExitCode`; errors that Ratchet knows are also written to `error.json` beside the
         request.
     """
     attempt_dir = path.resolve().parent
-    _log_to(attempt_dir / "log.txt")
+    rank = os.environ.get("RANK", "0")
+    _log_to(attempt_dir / ("log.txt" if rank == "0" else f"log-rank{rank}.txt"))
     started = time.time()
+    ranks = ALONE
     try:
+        ranks = ranks_from(os.environ)
         request = Request.model_validate_json(path.read_bytes())
-        spec = find_stage(request.stage)
-        config = spec.config_class().model_validate(request.config)
-        context = _context(attempt_dir, request.stage, _stop_on_sigterm())
-        inputs = {role: Path(directory) for role, directory in request.inputs.items()}
+        config = find_stage(request.stage).config_class().model_validate(request.config)
+        stop = _stop_on_sigterm()
         if Store(attempt_dir.parents[4]).find(request.stage, request.key):
             log.info("another attempt has finished already")
             return ExitCode.LOST_THE_RACE
-        with Heartbeat(attempt_dir):
-            log.info(
-                "stage %s, key %s, attempt %s", request.stage, request.key[:12], attempt_dir.name
-            )
-            _use_threads(config)
-            result = spec.run(config, inputs, context)
-            won = _publish(request, config, result, attempt_dir, started)
+        if config.resources.num_workers > 1 and "RANK" not in os.environ:
+            _require_one_fit(config)
+            return run_workers(path.resolve(), config.resources, stop)
+        with _together(ranks), Heartbeat(attempt_dir) if ranks.is_first else nullcontext():
+            won = _run(request, config, _context(attempt_dir, request, stop, ranks), started)
     except (RatchetError, ValidationError, OSError) as error:
         return _report(error, attempt_dir)
+    except RuntimeError as error:
+        if ranks.is_alone or not LOST_RANK.search(str(error)):
+            raise
+        log.error("another rank is gone: %s", error)  # it says why itself
+        return ExitCode.TRANSIENT
     log.info("done in %.1f s", time.time() - started) if won else log.info(
         "another attempt finished first"
     )
     return ExitCode.DONE if won else ExitCode.LOST_THE_RACE
+
+
+def _run(request: Request, config: StageConfig, context: Context, started: float) -> bool:
+    """Run the stage; the first rank publishes."""
+    attempt_dir, rank = context.attempt_dir, context.ranks
+    log.info(
+        "stage %s, key %s, attempt %s, rank %d of %d",
+        request.stage, request.key[:12], attempt_dir.name, rank.rank, rank.world_size,
+    )  # fmt: skip
+    _use_threads(config)
+    inputs = {role: Path(directory) for role, directory in request.inputs.items()}
+    result = find_stage(request.stage).run(config, inputs, context)
+    if not rank.is_first:
+        shutil.rmtree(context.artifact_dir.parent, ignore_errors=True)
+        return True
+    return _publish(request, config, result, attempt_dir, started)
+
+
+@contextmanager
+def _together(ranks: Ranks) -> Iterator[None]:
+    """Connect the workers of one stage."""
+    if ranks.is_alone:
+        yield
+        return
+    from training_core.distributed import connected
+
+    die_with_parent()
+    meeting = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    with connected(ranks, meeting):
+        yield
+
+
+def _require_one_fit(config: StageConfig) -> None:
+    if not hasattr(config, "training"):
+        raise ConfigError(
+            f"resources.num_workers is {config.resources.num_workers}, and only stages with a "
+            "`training` block run on several workers; set it to 1"
+        )
 
 
 def _publish(
@@ -104,8 +158,8 @@ def _publish(
         environment=_environment(),
         cost={
             "seconds": seconds,
-            "cpu_seconds": seconds * config.resources.num_cpus,
-            "gpu_seconds": seconds * config.resources.num_gpus,
+            "cpu_seconds": seconds * config.resources.num_workers * config.resources.num_cpus,
+            "gpu_seconds": seconds * config.resources.num_workers * config.resources.num_gpus,
         },
         finished_at=time.time(),
     )
@@ -113,7 +167,7 @@ def _publish(
     return Store(attempt_dir.parents[4]).publish(manifest)
 
 
-def _context(attempt_dir: Path, stage: str, stop: Event) -> Context:
+def _context(attempt_dir: Path, request: Request, stop: Event, ranks: Ranks) -> Context:
     siblings = sorted(
         (d for d in attempt_dir.parent.glob("a[0-9]*") if d != attempt_dir),
         key=lambda d: int(d.name[1:]),
@@ -121,9 +175,12 @@ def _context(attempt_dir: Path, stage: str, stop: Event) -> Context:
     )
     return Context(
         attempt_dir=attempt_dir,
-        sink=FileSink(attempt_dir, stage),
+        sink=FileSink(attempt_dir, request.stage) if ranks.is_first else NullSink(),
         earlier_attempts=tuple(siblings),
         should_stop=stop.is_set,
+        input_digests=request.input_digests,
+        cache_dir=attempt_dir.parents[4] / "cache",
+        ranks=ranks,
     )
 
 

@@ -51,6 +51,19 @@ class FileSink:
         self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+class NullSink:
+    """Writes nothing: what every rank but the first has."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Do nothing."""
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Do nothing."""
+
+
 class Heartbeat:
     """Rewrites `heartbeat.json` every few seconds while the process lives."""
 

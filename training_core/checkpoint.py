@@ -1,10 +1,11 @@
 """Training checkpoints that are either complete or invisible.
 
-    <root>/step-00000100/{<model>.safetensors…, state.pt, COMPLETE}
+    <root>/step-00000100/{<model>.safetensors…, state.pt, shards/…, COMPLETE}
 
-Everything is written into a hidden directory, fsynced, and renamed; `COMPLETE` is written last and
-lists the files with sizes and SHA-256. The older checkpoint is deleted only after that, so one that
-loads always exists.
+Everything is written into a hidden directory and fsynced; `COMPLETE` is written last and lists the
+files with sizes and SHA-256, and then the directory gets its name. Older checkpoints are deleted
+only after that, so one that loads always exists. Of several ranks the first writes, and each adds
+its own shards.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
+from training_core.distributed import barrier
 from training_core.errors import IntegrityError
+from training_core.ranks import ALONE, Ranks
 from training_core.storage import writing
 
 MARKER = "COMPLETE"
+SHARDS = "shards"
 
 
 @dataclass(frozen=True)
@@ -37,57 +41,111 @@ class Checkpoint:
 
 
 def save(
-    root: Path, step: int, models: Mapping[str, nn.Module], state: Mapping[str, Any], *, keep: int
+    root: Path,
+    step: int,
+    models: Mapping[str, nn.Module],
+    state: Mapping[str, Any],
+    *,
+    keep: int,
+    keep_gib: float | None = None,
+    protected: Iterable[int] = (),
+    shards: Callable[[Path], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Checkpoint:
-    """Write a checkpoint of `models` and `state` below `root`, then drop all but the newest `keep`.
+    """Write a checkpoint of `models` and `state` below `root`, then drop old ones.
 
     Args:
         root: directory of this attempt's checkpoints.
         step: optimizer (or controller) steps done.
-        models: by name; weights go to `<name>.safetensors`.
+        models: by name, whole; weights go to `<name>.safetensors`.
         state: tensors and plain values; read back with `weights_only=True`.
-        keep: how many complete checkpoints stay.
+        keep: how many complete checkpoints stay, besides the protected ones.
+        keep_gib: drop the oldest beyond this size, in GiB; the newest stays whatever its size.
+        protected: steps whose checkpoints always stay, as the best one.
+        shards: writes what each rank holds for itself below a directory; called on every rank.
+        ranks: this process; every rank calls this at the same step.
 
     Raises:
         StorageFullError: if the disk is full; earlier checkpoints are untouched.
     """
     final = root / f"step-{step:08d}"
     draft = root / f".draft-{step:08d}"
-    shutil.rmtree(draft, ignore_errors=True)
     try:
         with writing(f"the checkpoint of step {step} in {root}"):
-            _write(draft, models, state)
-            shutil.rmtree(final, ignore_errors=True)
-            _mark_complete(draft, final, step)
+            if ranks.is_first:
+                shutil.rmtree(draft, ignore_errors=True)
+                draft.mkdir(parents=True)
+            barrier(ranks)
+            if shards is not None:
+                shards(draft / SHARDS)
+            if ranks.is_first:
+                _write(draft, models, state)
+            barrier(ranks)  # every shard is there
+            if ranks.is_first:
+                _mark_complete(draft, step)
+                _replace(final, draft)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)  # what could not be saved must not fill the disk
-    for old in complete_checkpoints([root])[keep:]:
-        shutil.rmtree(old.directory)
+        if ranks.is_first:  # what could not be saved must not fill the disk
+            shutil.rmtree(draft, ignore_errors=True)
+    if ranks.is_first:
+        _rotate(root, keep, keep_gib, {step, *protected})
+    barrier(ranks)
     return Checkpoint(final, step)
 
 
 def _write(draft: Path, models: Mapping[str, nn.Module], state: Mapping[str, Any]) -> None:
-    draft.mkdir(parents=True)
     for name, model in models.items():
         save_model(model, str(draft / f"{name}.safetensors"))
     with (draft / "state.pt").open("wb") as file:  # an open file, so that a full disk is an OSError
         torch.save(dict(state), file)
 
 
-def _mark_complete(draft: Path, final: Path, step: int) -> None:
-    paths = list(draft.iterdir())
-    for path in paths:
+def _mark_complete(draft: Path, step: int) -> None:
+    paths = {p.relative_to(draft).as_posix(): p for p in draft.rglob("*") if p.is_file()}
+    for path in paths.values():
         _fsync(path)
     record = {
         "step": step,
-        "files": {path.name: path.stat().st_size for path in paths},
-        "sha256": {path.name: _sha256(path) for path in paths},
+        "files": {name: path.stat().st_size for name, path in paths.items()},
+        "sha256": {name: _sha256(path) for name, path in paths.items()},
     }
-    draft.rename(final)
-    marker = final / MARKER
-    marker.write_text(json.dumps(record))
-    for path in (marker, final, final.parent):
+    (draft / MARKER).write_text(json.dumps(record))
+    for path in (draft / MARKER, *(p for p in draft.rglob("*") if p.is_dir()), draft):
         _fsync(path)
+
+
+def _replace(final: Path, draft: Path) -> None:
+    """Give `draft` its name; one that has it counts until then, under a name that counts too."""
+    aside = final.with_name(final.name + ".replaced")
+    if final.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        final.rename(aside)
+    draft.rename(final)
+    _fsync(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _rotate(root: Path, keep: int, keep_gib: float | None, protected: set[int]) -> None:
+    """Drop what is beyond `keep` or `keep_gib`, and remains of what was being dropped."""
+    complete = complete_checkpoints([root])
+    whole = {c.directory for c in complete}
+    left = float("inf") if keep_gib is None else keep_gib * 2**30
+    left -= sum(_size(c.directory) for c in complete if c.step in protected)
+    newest = complete[0].step  # not protected: a damaged run may have left later ones
+    for number, old in enumerate(complete):
+        if old.step in protected:
+            continue
+        left -= _size(old.directory)
+        if number >= keep or (left < 0 and old.step != newest):
+            whole.discard(old.directory)
+    for directory in root.glob("step-*"):
+        if directory not in whole:
+            (directory / MARKER).unlink(missing_ok=True)  # first, so that no half counts
+            shutil.rmtree(directory)
+
+
+def _size(directory: Path) -> int:
+    return sum(p.stat().st_size for p in directory.rglob("*") if p.is_file())
 
 
 def complete_checkpoints(roots: Iterable[Path]) -> list[Checkpoint]:

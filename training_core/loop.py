@@ -8,15 +8,17 @@ trainer object.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from training_core.engine.protocol import TrainEngine
+from training_core.data.batching import WithoutLoss
+from training_core.distributed import pool_means
+from training_core.engine.protocol import Objective, TrainEngine
 from training_core.errors import NonFiniteError
-from training_core.types import Loss, Mean, StepReport
+from training_core.ranks import ALONE, Ranks
+from training_core.types import Mean, StepReport
 
-Objective = Callable[[Any, Any], Loss]
-"""(model, micro-batch) -> Loss(sum, count, metrics)."""
+__all__ = ["Objective", "train_steps"]
 
 
 def train_steps(
@@ -25,6 +27,7 @@ def train_steps(
     batches: Iterable[Sequence[Any]],
     *,
     first_step: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Iterator[StepReport]:
     """Make one optimizer step per batch and report it.
 
@@ -34,8 +37,10 @@ def train_steps(
     Args:
         engine: holds model, optimizer and schedule.
         objective: the loss of one micro-batch.
-        batches: batches, each already cut into micro-batches.
+        batches: batches, each already cut into micro-batches; of several ranks each gets its own
+            share of every batch, which may be empty.
         first_step: optimizer steps already done, for a resumed run.
+        ranks: this process; reports are of all ranks together, and the same on each.
 
     Yields:
         One report per optimizer step, numbered from `first_step + 1`.
@@ -49,7 +54,7 @@ def train_steps(
     """
     for step, micro_batches in enumerate(batches, first_step + 1):
         losses = [_backward(engine, objective, mb, step, i) for i, mb in enumerate(micro_batches)]
-        pooled = _pool(losses)
+        pooled = pool_means(_pool(losses), ranks)
         learning_rate = engine.learning_rate
         grad_norm = engine.step(pooled["loss"].count)
         if not math.isfinite(grad_norm):
@@ -74,7 +79,10 @@ def train_steps(
 def _backward(
     engine: TrainEngine, objective: Objective, micro_batch: Any, step: int, index: int
 ) -> dict[str, Mean]:
-    loss = objective(engine.model, micro_batch)
+    if isinstance(micro_batch, WithoutLoss):
+        engine.backward(engine.loss(objective, micro_batch.micro_batch).total * 0.0)
+        return {}
+    loss = engine.loss(objective, micro_batch)
     total = float(loss.total.detach())
     if not math.isfinite(total):
         raise NonFiniteError(

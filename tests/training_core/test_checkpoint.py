@@ -22,9 +22,10 @@ def model_of(value):
     return model
 
 
-def save(root, step, keep=2):
+def save(root, step, keep=2, **settings):
     state = {"engines": {"m": torch.full((3,), float(step))}, "note": "x", "nested": {"n": [1, 2]}}
-    return checkpoint.save(root, step, {"model": model_of(float(step))}, state, keep=keep)
+    model = {"model": model_of(float(step))}
+    return checkpoint.save(root, step, model, state, keep=keep, **settings)
 
 
 def steps_below(*roots):
@@ -73,6 +74,42 @@ def test_only_the_newest_ones_stay(tmp_path):
         save(tmp_path, step)
     assert steps_below(tmp_path) == [10, 3]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000003", "step-00000010"]
+
+
+def test_a_protected_one_stays_however_old_it_is(tmp_path):
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step, keep=1, protected=(2,))
+    assert steps_below(tmp_path) == [4, 2]
+    save(tmp_path, 5, keep=1, protected=(5,))  # a better one: the old best may go now
+    assert steps_below(tmp_path) == [5]
+
+
+def test_the_oldest_go_when_the_size_is_reached_and_the_newest_never(tmp_path):
+    size = sum(p.stat().st_size for p in save(tmp_path, 1).directory.iterdir())
+    gib = 2.5 * size / 2**30  # room for two
+    for step in (2, 3, 4):
+        save(tmp_path, step, keep=9, keep_gib=gib)
+    assert steps_below(tmp_path) == [4, 3]
+    save(tmp_path, 5, keep=9, keep_gib=gib, protected=(3,))  # the best counts, and stays
+    assert steps_below(tmp_path) == [5, 3]
+    save(tmp_path, 6, keep=9, keep_gib=gib / 100)
+    assert steps_below(tmp_path) == [6]
+
+
+def test_shards_are_part_of_a_checkpoint(tmp_path):
+    def shards(directory):
+        (directory / "engine").mkdir(parents=True)
+        (directory / "engine" / "rank0.pt").write_bytes(b"moments")
+
+    saved = save(tmp_path, 1, shards=shards)
+    part = saved.directory / checkpoint.SHARDS / "engine" / "rank0.pt"
+    assert part.read_bytes() == b"moments"
+    assert weight_of(saved)[0] == 1.0
+    part.write_bytes(b"momentS")
+    with pytest.raises(IntegrityError, match=r"shards/engine/rank0\.pt: expected sha256"):
+        weight_of(saved)
+    part.unlink()
+    assert steps_below(tmp_path) == []
 
 
 def test_the_newest_of_several_attempts_comes_first(tmp_path):
@@ -186,6 +223,26 @@ def test_killed_at_any_write_a_checkpoint_that_loads_is_there(tmp_path, keep):
     assert status == 0
     assert number > 10  # it was killed at that many places
     assert seen == {1, 2}
+
+
+def test_killed_while_a_step_is_saved_again_a_checkpoint_that_loads_is_there(tmp_path):
+    save(tmp_path / "pristine", 2)
+    for number in range(200):
+        root = tmp_path / f"killed-{number}"
+        shutil.copytree(tmp_path / "pristine", root)
+
+        def body(number=number, root=root):
+            die_at_write(number)
+            save(root, 2, keep=1)
+
+        status = in_child(body)
+        assert weight_of(checkpoint.complete_checkpoints([root])[0])[0] == 2.0
+        save(root, 2, keep=1)
+        assert [p.name for p in root.iterdir()] == ["step-00000002"]  # nothing is left over
+        if status == 0:
+            break
+    assert status == 0
+    assert number > 10
 
 
 def save_with_a_full_disk(root, limit_bytes):

@@ -2,11 +2,13 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
+from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.data.batching import collate
 from training_core.engine.torch_engine import TorchEngine
 from training_core.errors import NonFiniteError
@@ -27,6 +29,9 @@ class GradientKeeper:
     def __init__(self, model):
         self.model = model
         self.gradients = {}
+
+    def loss(self, objective, micro_batch):
+        return objective(self.model, micro_batch)
 
     def backward(self, total):
         total.backward()
@@ -89,7 +94,11 @@ def test_the_preference_gradient_counts_pairs_and_not_tokens(make_policy):
     policy = make_policy().double()
     examples = ragged_examples((9, 4, 6, 3))
     reference = torch.tensor([-4.0, -3.0, -2.0, -1.0], dtype=torch.float64)
-    objective = preference(lambda c, r: nn.functional.softplus(r - c), beta=1.0)
+    row = PREFERENCE_LOSSES["dpo"]
+    objective = preference(
+        partial(row.function, beta=1.0, label_smoothing=0.0),
+        partial(implicit_rewards, row, beta=1.0),
+    )
     chosen, rejected = examples[:2], examples[2:]
     whole, _ = gradient(policy, objective, [PairBatch(collate(examples, 0), reference)])
     pieces = [
@@ -166,7 +175,7 @@ def test_a_non_finite_gradient_leaves_weights_and_optimizer_as_they_were():
     with pytest.raises(NonFiniteError, match="gradient norm is nan at step 1"):
         list(train_steps(engine, root, [[torch.ones(1, 1)]]))
     assert model.weight.item() == 0.0
-    assert engine.state_dict()["optimizer"]["state"] == {}
+    assert engine.state_dict()["optimizers"][0]["state"] == {}
 
 
 def test_the_reported_learning_rate_is_the_one_that_was_used():

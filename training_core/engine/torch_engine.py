@@ -1,18 +1,25 @@
-"""Plain torch on one process: the default on a laptop."""
+"""Plain torch: the default on a laptop. On several ranks each holds the whole model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
+
+from training_core.distributed import same_weights, sum_gradients
+from training_core.engine.optimizers import BuildOptimizers, adamw
+from training_core.engine.protocol import Objective
+from training_core.errors import ConfigError
+from training_core.ranks import ALONE, Ranks
+from training_core.types import Loss
 
 
 class TorchEngine:
-    """AdamW on one process.
+    """One or more torch optimizers, a schedule, and gradients that are added up over ranks.
 
     Args:
         model: what is trained; parameters that need no gradient are left alone.
@@ -20,7 +27,11 @@ class TorchEngine:
         schedule: step (from 0) -> factor on `learning_rate`.
         weight_decay: decoupled, on matrices only.
         max_grad_norm: the gradient is scaled down to this norm.
+        optimizer: builds the optimizers; a row of `OPTIMIZERS`, with its own settings bound.
+        ranks: this process; all ranks start with the weights of the first.
     """
+
+    needs_even_ranks = False
 
     def __init__(
         self,
@@ -30,43 +41,91 @@ class TorchEngine:
         schedule: Callable[[int], float],
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
+        optimizer: BuildOptimizers = adamw,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.model = model
+        same_weights(model, ranks)
+        self._ranks = ranks
+        self._peak, self._schedule, self._done = learning_rate, schedule, 0
         self._max_grad_norm = max_grad_norm
         self._parameters = [p for p in model.parameters() if p.requires_grad]
-        groups = [
-            {"params": [p for p in self._parameters if p.ndim >= 2], "weight_decay": weight_decay},  # noqa: PLR2004
-            {"params": [p for p in self._parameters if p.ndim < 2], "weight_decay": 0.0},  # noqa: PLR2004
-        ]
-        self._optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95))
-        self._schedule = LambdaLR(self._optimizer, schedule)
+        self._optimizers = optimizer(model, learning_rate=learning_rate, weight_decay=weight_decay)
+        self._peaks = [[group["lr"] for group in o.param_groups] for o in self._optimizers]
 
     @property
     def learning_rate(self) -> float:
         """Learning rate of the next step."""
-        return float(self._schedule.get_last_lr()[0])
+        return self._peak * self._schedule(self._done)
+
+    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+        """Ask `objective` about the model."""
+        return objective(self.model, micro_batch)
 
     def backward(self, total: Tensor) -> None:
         """Add the gradient of the undivided loss `total`."""
         total.backward()
 
     def step(self, count: float) -> float:
-        """Divide the gradient by `count`, clip it, update, clear; see `TrainEngine.step`."""
+        """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
+        sum_gradients(self._parameters, self._ranks)
         for parameter in self._parameters:
             if parameter.grad is not None:
-                parameter.grad.div_(max(count, 1.0))
+                parameter.grad.div_(count or 1.0)
         norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
         if math.isfinite(norm):
-            self._optimizer.step()
-            self._schedule.step()
-        self._optimizer.zero_grad(set_to_none=True)
+            self._update()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
         return norm
 
+    def _update(self) -> None:
+        factor = self._schedule(self._done)
+        for optimizer, peaks in zip(self._optimizers, self._peaks, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+            optimizer.step()
+        self._done += 1
+
+    @contextmanager
+    def whole_model(self) -> Iterator[nn.Module]:
+        """The model itself: it is always whole."""
+        yield self.model
+
+    def finish(self) -> None:
+        """Do nothing: the weights are in `model` already."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer moments and schedule position."""
-        return {"optimizer": self._optimizer.state_dict(), "schedule": self._schedule.state_dict()}
+        """Moments of the optimizers and position in the schedule."""
+        moments = [optimizer.state_dict() for optimizer in self._optimizers]
+        return {"kind": "torch", "optimizers": moments, "done": self._done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.load_state_dict(state["schedule"])
+        """Restore what `state_dict` returned.
+
+        Raises:
+            ConfigError: if another engine or another optimizer returned it.
+        """
+        require_kind(state, "torch")
+        for optimizer, moments in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(moments)
+        self._done = int(state["done"])
+
+    def save_shards(self, directory: Path) -> None:
+        """Write nothing: every rank holds the same."""
+
+    def load_shards(self, directory: Path, scratch: Path) -> None:
+        """Read nothing."""
+
+
+def require_kind(state: dict[str, Any], kind: str) -> None:
+    """Refuse the state of another engine.
+
+    Raises:
+        ConfigError: if the state is not of the engine `kind`.
+    """
+    if (found := state.get("kind")) != kind:
+        raise ConfigError(
+            f"the checkpoint was made by the engine '{found}', and training.engine is '{kind}'; "
+            "set it back, or remove the attempt's checkpoints to start over"
+        )

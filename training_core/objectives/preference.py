@@ -1,4 +1,4 @@
-"""Objectives on pairs. Shapes: B pairs; a batch holds 2B rows, the chosen ones first."""
+"""Objectives on pairs. Shapes: B pairs, the sequences 0…B-1 (chosen) and B…2B-1 (rejected)."""
 
 from __future__ import annotations
 
@@ -8,62 +8,78 @@ from typing import Any
 
 from torch import Tensor
 
-from training_core.models.causal_lm import logprobs
+from training_core.algorithms.preference_losses import PairLogprobs, chosen_nll
+from training_core.models.causal_lm import sequence_logprobs
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Batch, Loss, Mean, mean_of
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Pairs as rows 0…B-1 (chosen) and B…2B-1 (rejected).
+    """Pairs.
 
     Attributes:
-        batch: [2B, T].
-        ref_logprobs: [2B] summed log-probabilities under the reference; None for a reward model.
+        batch: 2B sequences, the chosen ones first.
+        ref_logprobs: [2B] summed log-probabilities under the reference; None without one.
+        margins: [B] by how much each pair was rated apart; None where nobody said.
     """
 
     batch: Batch
     ref_logprobs: Tensor | None = None
+    margins: Tensor | None = None
+
+
+def pair_logprobs(model: Any, pairs: PairBatch) -> PairLogprobs:
+    """Compute what a preference loss looks at, with gradient."""
+    batch = pairs.batch
+    chosen, rejected = sequence_logprobs(model, batch).chunk(2)
+    chosen_tokens, rejected_tokens = batch.sequence_sums(batch.loss_mask.to(chosen.dtype)).chunk(2)
+    references = (None, None) if pairs.ref_logprobs is None else pairs.ref_logprobs.chunk(2)
+    return PairLogprobs(chosen, rejected, chosen_tokens, rejected_tokens, *references)
 
 
 def preference(
-    loss: Callable[[Tensor, Tensor], Tensor], *, beta: float
+    loss: Callable[[PairLogprobs], Tensor],
+    rewards: Callable[[PairLogprobs], tuple[Tensor, Tensor]],
+    *,
+    nll_coef: float = 0.0,
 ) -> Callable[[Any, PairBatch], Loss]:
     """Build the objective of a preference loss, counted per pair.
 
     Args:
-        loss: (logratio_chosen [B], logratio_rejected [B]) -> [B], see `PREFERENCE_LOSSES`.
-        beta: scales the implicit rewards that are reported.
+        loss: pairs -> [B], a row's function of `PREFERENCE_LOSSES` with its hyperparameters.
+        rewards: pairs -> chosen [B], rejected [B], the row's `implicit_rewards`.
+        nll_coef: weight of the chosen response's mean negative log-likelihood.
     """
 
-    def objective(model: Any, pairs: PairBatch) -> Loss:
-        if pairs.ref_logprobs is None:
-            raise TypeError("a preference objective needs ref_logprobs")
-        logratios = logprobs(model, pairs.batch).sum(dim=1) - pairs.ref_logprobs
-        chosen, rejected = logratios.chunk(2)
-        losses = loss(chosen, rejected)
+    def objective(model: Any, batch: PairBatch) -> Loss:
+        pairs = pair_logprobs(model, batch)
+        nll = chosen_nll(pairs)
+        losses = loss(pairs) + nll_coef * nll
+        chosen, rejected = rewards(pairs)
         metrics = {
             "accuracy": mean_of((chosen > rejected).float()),
-            "reward_chosen": mean_of(beta * chosen),
-            "reward_rejected": mean_of(beta * rejected),
-            "reward_margin": mean_of(beta * (chosen - rejected)),
-            "tokens": Mean(float(pairs.batch.attention_mask.sum()), 1.0),
+            "reward_chosen": mean_of(chosen),
+            "reward_rejected": mean_of(rejected),
+            "reward_margin": mean_of(chosen - rejected),
+            "nll_chosen": mean_of(nll),
+            "tokens": Mean(float(batch.batch.attention_mask.sum()), 1.0),
         }
         return Loss(losses.sum(), float(len(losses)), metrics)
 
     return objective
 
 
-def pairwise_reward(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, PairBatch], Loss]:
+def pairwise_reward(loss: Callable[..., Tensor]) -> Callable[[Any, PairBatch], Loss]:
     """Build the objective of a reward model, counted per pair.
 
     Args:
-        loss: (reward_chosen [B], reward_rejected [B]) -> [B].
+        loss: (reward_chosen [B], reward_rejected [B], margin) -> [B]; see `REWARD_LOSSES`.
     """
 
     def objective(model: Any, pairs: PairBatch) -> Loss:
         chosen, rejected = sequence_scores(model, pairs.batch).chunk(2)
-        losses = loss(chosen, rejected)
+        losses = loss(chosen, rejected, 0.0 if pairs.margins is None else pairs.margins)
         metrics = {
             "accuracy": mean_of((chosen > rejected).float()),
             "reward_margin": mean_of(chosen - rejected),

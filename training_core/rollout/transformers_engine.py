@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedTokenizerBase,
+)
 
 from training_core.data.chat import decode, pad_id
 from training_core.rollout.engine import Sampling, fingerprint, named_weights
@@ -56,6 +61,9 @@ class TransformersEngine:
 
     def __init__(self, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model = copy.deepcopy(policy).eval()
+        # A hub model may bring penalties or top-p with it, which would bend what is sampled and
+        # leave the recorded log-probabilities as they are (TRL#6789).
+        self._model.generation_config = GenerationConfig()
         self._tokenizer = tokenizer
         self.policy_version = 0
 

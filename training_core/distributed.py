@@ -1,0 +1,132 @@
+"""Several processes that train one model: who this one is, and what they add up.
+
+Each process is a rank. With one rank every function here returns what it was given, and nothing of
+torch.distributed is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from training_core.ranks import Ranks
+from training_core.types import Mean
+
+BUCKET_ELEMENTS = 2**25
+"""Elements that are added up at once: 128 MiB in fp32."""
+TIMEOUT = timedelta(minutes=30)
+"""How long a rank waits for the others; one of them may be saving or evaluating."""
+
+
+@contextmanager
+def connected(ranks: Ranks, init_method: str) -> Iterator[None]:
+    """Connect the ranks while the body runs: nccl where there are GPUs, else gloo.
+
+    Args:
+        ranks: this process.
+        init_method: where they meet, as `tcp://host:port`, or `env://`.
+    """
+    if ranks.is_alone:
+        yield
+        return
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(ranks.local_rank)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=init_method,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        timeout=TIMEOUT,
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def barrier(ranks: Ranks) -> None:
+    """Wait until every rank is here."""
+    if not ranks.is_alone:
+        dist.barrier()
+
+
+def gather(value: Any, ranks: Ranks) -> list[Any]:
+    """Collect a small picklable value of every rank, in the order of ranks, on every rank."""
+    if ranks.is_alone:
+        return [value]
+    values: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(values, value)
+    return values
+
+
+def any_rank(claim: bool, ranks: Ranks) -> bool:
+    """Whether the claim is true on some rank; the same answer everywhere."""
+    return any(gather(claim, ranks))
+
+
+def pool_means(means: Mapping[str, Mean], ranks: Ranks) -> dict[str, Mean]:
+    """Add up means over ranks, in the order of ranks; a rank need not have all of them."""
+    pooled: dict[str, Mean] = {}
+    for of_rank in gather({n: (m.total, m.count) for n, m in means.items()}, ranks):
+        for name, (total, count) in of_rank.items():
+            mean = Mean(total, count)
+            pooled[name] = pooled[name] + mean if name in pooled else mean
+    return pooled
+
+
+def same_weights(model: nn.Module, ranks: Ranks) -> None:
+    """Give every rank the parameters and buffers of the first, so that they start as one model."""
+    if not ranks.is_alone:
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+
+
+def sum_gradients(parameters: Sequence[Tensor], ranks: Ranks) -> None:
+    """Add up the gradients of all ranks, in place.
+
+    One sum per optimizer step over a flat buffer, rather than DistributedDataParallel's hooks:
+    those expect a backward pass of every rank for every micro-batch and take a mean, and here a
+    rank may have any number of micro-batches, or none. A parameter without a gradient on every rank
+    keeps none.
+
+    Args:
+        parameters: the trained ones, in the same order on every rank.
+        ranks: this process.
+    """
+    if ranks.is_alone:
+        return
+    has_gradient = torch.tensor(
+        [p.grad is not None for p in parameters], dtype=torch.int32, device=parameters[0].device
+    )
+    dist.all_reduce(has_gradient)
+    chosen = [p for p, n in zip(parameters, has_gradient.tolist(), strict=True) if n]
+    for parameter in chosen:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    for bucket in _buckets([p.grad for p in chosen if p.grad is not None]):
+        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+        dist.all_reduce(flat)
+        pieces = flat.split([gradient.numel() for gradient in bucket])
+        for gradient, piece in zip(bucket, pieces, strict=True):
+            gradient.copy_(piece.view_as(gradient))
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Neighbours of one dtype and device, of about `BUCKET_ELEMENTS` together."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        is_like = not bucket or (bucket[0].dtype, bucket[0].device) == (tensor.dtype, tensor.device)
+        if not is_like or sum(t.numel() for t in bucket) + tensor.numel() > BUCKET_ELEMENTS:
+            if bucket:
+                yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket

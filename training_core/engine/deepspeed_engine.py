@@ -1,0 +1,338 @@
+"""The only door to DeepSpeed: ZeRO 0 to 3, offload, and checkpoints for any number of workers.
+
+DeepSpeed trains a twin of the model, which owns the weights. The plain model is an empty shell that
+is filled when somebody asks for it (`whole_model`): so nothing outside meets a divided parameter or
+one of DeepSpeed's hooks.
+
+How one batch becomes one division: `managed_gradient_accumulation=False` makes each `step` the end
+of a batch, whatever the number of backward passes before. DeepSpeed takes the mean over ranks of
+the summed losses' gradients; dividing it by `count / world_size` as if that were a loss scale gives
+the sum over everything divided once by the global count, before clipping.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import shutil
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.checkpoint import ds_to_universal
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+
+from training_core.distributed import barrier, same_weights, sum_gradients
+from training_core.engine.optimizers import BETAS, decay_groups
+from training_core.engine.protocol import Objective
+from training_core.engine.torch_engine import require_kind
+from training_core.errors import ConfigError
+from training_core.ranks import ALONE, Ranks
+from training_core.types import Loss
+
+log = logging.getLogger(__name__)
+logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+
+PARTITIONED = 3
+"""The ZeRO stage from which on parameters are divided."""
+TAG = "state"
+
+
+@dataclass(frozen=True)
+class Zero:
+    """What is divided among the ranks, and what is kept in host memory.
+
+    Attributes:
+        zero_stage: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
+        offload_optimizer: keep the optimizer state in host memory.
+        offload_parameters: keep the parameters in host memory.
+        tensor_parallel_size: GPUs that share each layer's matrices.
+    """
+
+    zero_stage: int = 2
+    offload_optimizer: bool = False
+    offload_parameters: bool = False
+    tensor_parallel_size: int = 1
+
+
+class DeepSpeedEngine:
+    """AdamW under ZeRO.
+
+    Args:
+        model: what is trained; parameters that need no gradient are left alone. Its weights move
+            into the engine until `finish`.
+        zero: what is divided.
+        learning_rate: the peak.
+        schedule: step (from 0) -> factor on `learning_rate`.
+        weight_decay: decoupled, on matrices only.
+        max_grad_norm: the gradient is scaled down to this norm.
+        betas: decay of AdamW's two moments.
+        eps: added to its denominator.
+        ranks: this process; all ranks start with the weights of the first.
+
+    Raises:
+        ConfigError: if the machine cannot do what `zero` asks for.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        zero: Zero,
+        *,
+        learning_rate: float,
+        schedule: Callable[[int], float],
+        weight_decay: float = 0.0,
+        max_grad_norm: float = 1.0,
+        betas: tuple[float, float] = BETAS,
+        eps: float = 1e-8,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        _require_tensor_parallel(zero)
+        _connect(ranks)
+        same_weights(model, ranks)
+        self.model = model
+        self.needs_even_ranks = zero.zero_stage > 0
+        self._zero, self._ranks = zero, ranks
+        self._peak, self._schedule, self._done = learning_rate, schedule, 0
+        self._max_grad_norm = max_grad_norm
+        self._twin = _take_weights(model)
+        self._shell = list(model.parameters())
+        self._trained = [p for p in self._twin.parameters() if p.requires_grad]
+        groups = [g for g in decay_groups(self._trained, weight_decay) if g["params"]]
+        self._engine: Any = deepspeed.initialize(
+            model=_Asked(self._twin),
+            optimizer=_adamw(zero, groups, lr=learning_rate, betas=betas, eps=eps),
+            config=_config(zero, max_grad_norm),
+            dist_init_required=False,
+        )[0]
+        if zero.zero_stage == 0:
+            self._engine.enable_backward_allreduce = False  # `step` adds up the gradients itself
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next step."""
+        return self._peak * self._schedule(self._done)
+
+    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+        """Ask `objective` about the twin, inside DeepSpeed's forward pass."""
+        total, loss = self._engine(objective, micro_batch)
+        return replace(loss, total=total)
+
+    def backward(self, total: Tensor) -> None:
+        """Add the gradient of the undivided loss `total`."""
+        self._engine.backward(total, scale_wrt_gas=False)
+
+    def step(self, count: float) -> float:
+        """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = self.learning_rate
+        norm = self._plain_step(count) if self._zero.zero_stage == 0 else self._zero_step(count)
+        if norm < float("inf"):
+            self._done += 1
+        return norm
+
+    def _zero_step(self, count: float) -> float:
+        optimizer = self._engine.optimizer
+        optimizer.custom_loss_scaler = True
+        optimizer.external_loss_scale = (count or 1.0) / self._ranks.world_size
+        self._engine.step()  # it updates nothing if the norm is not finite
+        optimizer.custom_loss_scaler = False
+        return float("inf") if optimizer.overflow else float(optimizer._global_grad_norm)
+
+    def _plain_step(self, count: float) -> float:
+        sum_gradients(self._trained, self._ranks)
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                parameter.grad.div_(count or 1.0)
+        norm = float(nn.utils.clip_grad_norm_(self._trained, self._max_grad_norm))
+        if norm < float("inf"):
+            self._engine.step()
+        for parameter in self._trained:
+            parameter.grad = None
+        return norm
+
+    @contextmanager
+    def whole_model(self) -> Iterator[nn.Module]:
+        """Fill the shell: with the twin's own tensors, or with copies where those are divided."""
+        with torch.no_grad():
+            for shell, twin in zip(self._shell, self._twin.parameters(), strict=True):
+                shell.data = self._whole(twin)
+        try:
+            yield self.model
+        finally:
+            for shell in self._shell:
+                shell.data = shell.data.new_empty(0)
+
+    def _whole(self, parameter: Tensor) -> Tensor:
+        if self._zero.zero_stage < PARTITIONED:
+            return parameter.data
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.data.clone()
+
+    def finish(self) -> None:
+        """Give the weights back to `model` and let DeepSpeed go."""
+        with torch.no_grad():
+            for shell, twin in zip(self._shell, self._twin.parameters(), strict=True):
+                shell.data = self._whole(twin).clone()
+        self._engine.destroy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the schedule; the rest is in the shards."""
+        return {
+            "kind": "deepspeed",
+            "done": self._done,
+            "zero_stage": self._zero.zero_stage,
+            "world_size": self._ranks.world_size,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the position, and remember how the shards were cut.
+
+        Raises:
+            ConfigError: if another engine or another ZeRO stage returned it.
+        """
+        require_kind(state, "deepspeed")
+        if state["zero_stage"] != self._zero.zero_stage:
+            raise ConfigError(
+                f"the checkpoint was made with zero_stage {state['zero_stage']}, and "
+                f"training.engine.zero_stage is {self._zero.zero_stage}; set it back, or remove "
+                "the attempt's checkpoints to start over"
+            )
+        self._done = int(state["done"])
+        self._saved_world_size = int(state["world_size"])
+
+    def save_shards(self, directory: Path) -> None:
+        """Write each rank's part of weights and moments."""
+        self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
+
+    def load_shards(self, directory: Path, scratch: Path) -> None:
+        """Read each rank's part; on another number of ranks, after converting the whole.
+
+        Args:
+            directory: what `save_shards` wrote; only read.
+            scratch: where a converted checkpoint stands meanwhile; every rank sees it.
+
+        Source:
+            Universal checkpoints: Lian et al. 2024, https://arxiv.org/abs/2406.18820
+        """
+        if self._zero.zero_stage == 0 or self._saved_world_size == self._ranks.world_size:
+            self._engine.load_checkpoint(str(directory), tag=TAG)
+            return
+        if self._ranks.is_first:
+            _convert(directory / TAG, scratch / TAG)
+        barrier(self._ranks)
+        self._load_universal(scratch)
+        barrier(self._ranks)
+        if self._ranks.is_first:
+            shutil.rmtree(scratch)
+
+    def _load_universal(self, directory: Path) -> None:
+        """Load, and mend what DeepSpeed 0.19 breaks under ZeRO 3.
+
+        It gives every parameter group the settings of the first, so that norms would decay, and all
+        of them one tensor as their step count, which each then raises.
+        """
+        optimizer = self._engine.optimizer.optimizer
+        settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        self._engine._config.load_universal_checkpoint = True
+        self._engine.load_checkpoint(str(directory), tag=TAG)
+        self._engine._config.load_universal_checkpoint = False
+        for group, own in zip(optimizer.param_groups, settings, strict=True):
+            group.update(own)
+        for state in optimizer.state.values():
+            if isinstance(state.get("step"), Tensor):
+                state["step"] = state["step"].clone()
+
+
+class _Asked(nn.Module):
+    """The model behind a forward pass that asks an objective.
+
+    DeepSpeed gathers a divided parameter while the module that uses it runs. The chunked loss uses
+    the head's weight outside the head: here that is inside this module, which DeepSpeed then knows
+    as a user of it, in the backward pass too.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, objective: Objective, micro_batch: Any) -> tuple[Tensor, Loss]:
+        """Ask; the total stands apart, where DeepSpeed's hooks find it."""
+        loss = objective(self.model, micro_batch)
+        return loss.total, loss
+
+
+def _take_weights(model: nn.Module) -> nn.Module:
+    """Move the weights of `model` into a twin of it; `model` is left with empty parameters."""
+    own = {id(p): nn.Parameter(p.data, requires_grad=p.requires_grad) for p in model.parameters()}
+    twin = copy.deepcopy(model, dict(own))
+    for parameter in model.parameters():
+        parameter.data = parameter.data.new_empty(0)
+    return twin
+
+
+def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
+    if zero.offload_optimizer and torch.cuda.is_available():
+        from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415 - compiles when it is used
+
+        return DeepSpeedCPUAdam(groups, adamw_mode=True, **settings)
+    return torch.optim.AdamW(groups, **settings)
+
+
+def _config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
+    host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    stage: dict[str, Any] = {"stage": zero.zero_stage, "overlap_comm": False}
+    if zero.offload_optimizer:
+        stage["offload_optimizer"] = host
+    if zero.offload_parameters:
+        stage["offload_param"] = host
+    return {
+        "train_micro_batch_size_per_gpu": 1,  # it wants one; the batches are ours
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "gradient_clipping": max_grad_norm if zero.zero_stage else 0.0,
+        "zero_optimization": stage,
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 2**31,
+    }
+
+
+def _require_tensor_parallel(zero: Zero) -> None:
+    if zero.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {zero.tensor_parallel_size}, and this build trains with 1 "
+            "alone: the chunked loss needs the head's whole weight; use zero_stage 3 instead"
+        )
+
+
+def _connect(ranks: Ranks) -> None:
+    """DeepSpeed wants a variable, and a process group even for one process."""
+    os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))
+    if ranks.is_alone and not dist.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+
+
+def _convert(shards: Path, universal: Path) -> None:
+    """Make a universal checkpoint."""
+    log.info("making a universal checkpoint of %s", shards)
+    ds_to_universal.main(
+        Namespace(
+            input_folder=str(shards),
+            output_folder=str(universal),
+            num_extract_workers=1,
+            num_merge_workers=1,
+            keep_temp_folder=False,
+            strict=True,
+            inject_missing_state=True,
+        )
+    )

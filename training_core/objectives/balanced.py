@@ -1,0 +1,54 @@
+"""Any objective plus the load-balancing loss of a mixture of experts. Shapes: S sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training_core.loop import Objective
+from training_core.models.experts import routing, sequence_balance
+from training_core.types import Batch, Loss, mean_of
+
+
+def balanced(
+    objective: Objective,
+    coef: float,
+    *,
+    batch_of: Callable[[Any], Batch] = lambda batch: batch,
+    weights: Callable[[Batch], Tensor] | None = None,
+) -> Objective:
+    """Add `coef` times the mean balance of the sequences to an objective.
+
+    Args:
+        objective: what is trained for.
+        coef: >= 0; 0 gives the objective back.
+        batch_of: micro-batch -> its `Batch`.
+        weights: batch -> [S], adding up to the objective's own count; None is the number of
+            trained tokens of each sequence.
+    """
+    if coef == 0:
+        return objective
+
+    def together(model: Any, micro_batch: Any) -> Loss:
+        batch = batch_of(micro_batch)
+        with routing(model) as routed:
+            loss = objective(model, micro_batch)
+        balance = sequence_balance(routed, batch)
+        weight = trained_tokens(batch) if weights is None else weights(batch)
+        metrics = {**loss.metrics, "expert_balance": mean_of(balance)}
+        return Loss(loss.total + coef * (weight * balance).sum(), loss.count, metrics)
+
+    return together
+
+
+def trained_tokens(batch: Batch) -> Tensor:
+    """Number of trained tokens [S] of each sequence."""
+    return batch.sequence_sums(batch.loss_mask.float())
+
+
+def each_counts(share: float) -> Callable[[Batch], Tensor]:
+    """Build weights that are `share` for every sequence: 1/2 where two make a pair."""
+    return lambda batch: torch.full((batch.num_sequences,), share, device=batch.input_ids.device)

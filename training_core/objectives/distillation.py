@@ -1,0 +1,74 @@
+"""The objective of distillation: a student follows its teacher's whole distribution.
+
+Shapes: N trained tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training_core.algorithms.distillation_losses import Divergence, token_divergence
+from training_core.algorithms.logprobs import Head, token_logprobs
+from training_core.models.causal_lm import hidden_states, predicting
+from training_core.models.parts import output_head
+from training_core.types import Batch, Loss, Mean, mean_of
+
+
+def distillation(
+    teacher: Any,
+    divergence: Divergence,
+    *,
+    temperature: float,
+    nll_coef: float,
+    **hyperparameters: Any,
+) -> Callable[[Any, Batch], Loss]:
+    """Build the objective, counted per trained token.
+
+        loss = (1 - nll_coef) * D(teacher, student) + nll_coef * NLL
+
+    Args:
+        teacher: a frozen causal language model with the student's vocabulary.
+        divergence: row of `DIVERGENCES`.
+        temperature: softens both distributions in D, not in the NLL.
+        nll_coef: in [0, 1].
+        hyperparameters: of the divergence.
+    """
+
+    def objective(model: Any, batch: Batch) -> Loss:
+        at = predicting(batch)
+        student, head = hidden_states(model, batch).flatten(0, 1)[at], output_head(model)
+        with torch.no_grad():
+            teacher_hidden = hidden_states(teacher, batch).flatten(0, 1)[at]
+        apart = token_divergence(
+            divergence,
+            student,
+            _softened(head, temperature),
+            teacher_hidden,
+            _softened(output_head(teacher), temperature),
+            **hyperparameters,
+        )
+        total = (1 - nll_coef) * apart.sum()
+        metrics = {
+            "divergence": mean_of(apart),
+            "tokens": Mean(float(batch.attention_mask.sum()), 1.0),
+        }
+        if nll_coef:
+            nll = -_own_logprobs(student, head, batch)
+            total = total + nll_coef * nll.sum()
+            metrics["nll"] = mean_of(nll)
+        return Loss(total, float(batch.loss_mask.sum()), metrics)
+
+    return objective
+
+
+def _softened(head: Head, temperature: float) -> Head:
+    return replace(head, temperature=head.temperature * temperature)
+
+
+def _own_logprobs(hidden: Tensor, head: Head, batch: Batch) -> Tensor:
+    return token_logprobs(hidden, head, batch.input_ids[batch.loss_mask])[0]

@@ -1,0 +1,58 @@
+"""Who a process is among those that train one model; light, so that a contract can name it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from training_core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together.
+
+    Attributes:
+        rank: 0 to world_size - 1; 0 writes what is written once.
+        world_size: number of processes.
+        local_rank: number of this process on its machine; its GPU.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a rank that cannot be."""
+        if not 0 <= self.rank < self.world_size:
+            raise ConfigError(
+                f"RANK must be from 0 to WORLD_SIZE - 1 = {self.world_size - 1}, found {self.rank}"
+            )
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.world_size == 1
+
+
+ALONE = Ranks()
+
+
+def ranks_from(environment: Mapping[str, str]) -> Ranks:
+    """Read RANK, WORLD_SIZE and LOCAL_RANK; without RANK the process is alone.
+
+    Raises:
+        ConfigError: if they contradict each other.
+    """
+    if "RANK" not in environment:
+        return ALONE
+    return Ranks(
+        rank=int(environment["RANK"]),
+        world_size=int(environment["WORLD_SIZE"]),
+        local_rank=int(environment.get("LOCAL_RANK", "0")),
+    )
