@@ -6,6 +6,7 @@ and `ratchet --help` should take none of them.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+data_app = typer.Typer(cls=Commands, help="Look at datasets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
 
 
 @app.command()
@@ -115,13 +119,42 @@ def plan(
     assignments: Annotated[
         list[str] | None, typer.Argument(help="Changes, as in ppo.kl_coef=0.1.")
     ] = None,
-    flow: Annotated[str, typer.Option(help="full-rlhf or iterative-dpo.")] = "full-rlhf",
+    flow: Annotated[str, typer.Option(help="full-rlhf, iterative-dpo or raft.")] = "full-rlhf",
 ) -> None:
     """Show what a run would do: which steps are done, why the others are not, what is missing."""
     from flows.plan import show_plan
     from flows.presets import parse_assignments
 
     raise typer.Exit(0 if show_plan(preset, flow, parse_assignments(assignments or [])) else 1)
+
+
+@data_app.command("check")
+def data_check(
+    preset: Annotated[str, typer.Argument(help="A file of deployments/presets.")],
+    assignments: Annotated[
+        list[str] | None, typer.Argument(help="Changes, as in sft.training.max_tokens=512.")
+    ] = None,
+    step: Annotated[str | None, typer.Option(help="One step only, as sft.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Look at the first rows only. All by default.", min=1)
+    ] = None,
+    examples: Annotated[int, typer.Option(help="Rows of each dataset to show.", min=0)] = 2,
+) -> None:
+    """Read and tokenise what a preset's steps would: lengths, trained tokens, problems.
+
+    Exit code 1 if a problem would stop a step.
+    """
+    from flows.data_check import check_data
+    from flows.presets import parse_assignments
+
+    is_fine = check_data(
+        preset,
+        parse_assignments(assignments or []),
+        step=step,
+        first_rows=rows,
+        num_examples=examples,
+    )
+    raise typer.Exit(0 if is_fine else 1)
 
 
 @app.command()
@@ -133,6 +166,22 @@ def resync(
 
     for ref in connect().registry.resync(lifecycle):
         typer.echo(ref.uri)
+
+
+@app.command()
+def merge(
+    base: Annotated[str, typer.Argument(help="Directory or hub id of the full model.")],
+    adapter: Annotated[Path, typer.Argument(help="Directory that PEFT wrote.")],
+    output: Annotated[Path, typer.Argument(help="New directory for the merged model.")],
+    reward_model: Annotated[
+        bool, typer.Option("--reward-model", help="The result scores sequences; keep its head.")
+    ] = False,
+) -> None:
+    """Merge a PEFT adapter into its base model, and write a full directory with tokenizer."""
+    from training_core.models.merging import merge as merge_adapter
+
+    merge_adapter(base, adapter, output, is_reward_model=reward_model)
+    typer.echo(output)
 
 
 if __name__ == "__main__":

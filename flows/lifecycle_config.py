@@ -22,10 +22,13 @@ from typing import (
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
 from stages.contract import Block, operational, semantic
+from stages.distillation import Config as DistillationConfig
 from stages.dpo import Config as DpoConfig
 from stages.evaluation import Config as EvaluationConfig
+from stages.kto import Config as KtoConfig
 from stages.ppo import Config as PpoConfig
 from stages.preference_pairs import Config as PreferencePairsConfig
+from stages.process_reward import Config as ProcessRewardConfig
 from stages.rejection_sampling import Config as RejectionSamplingConfig
 from stages.reward_model import Config as RewardModelConfig
 from stages.sft import Config as SftConfig
@@ -39,11 +42,20 @@ class Rounds(Block):
     reference: Literal["sft", "previous"] = semantic(
         "previous", "What each round stays near: the fixed SFT policy, or the last round's policy."
     )
+    keeps_history: bool = semantic(
+        False, "Train each round on the pairs of the earlier rounds of this run, too."
+    )
     start: Literal["lifecycle", "champion"] = semantic(
         "lifecycle",
         "Where the flow `iterative-dpo` starts: this lifecycle's policy before DPO, "
         "or the champion if there is one.",
     )
+
+
+class Raft(Block):
+    """How rejection sampling and SFT iterate (RAFT, Dong et al. 2023)."""
+
+    rounds: int = semantic(3, "Rounds of sampling, selecting and SFT.", ge=1)
 
 
 class Retries(Block):
@@ -79,8 +91,14 @@ class LifecycleConfig(Block):
     rejection_sft: SftConfig = semantic(..., "SFT on those.")
     preference_pairs: PreferencePairsConfig = semantic(..., "Pairs of each DPO round.")
     dpo: DpoConfig = semantic(..., "Training of each DPO round.")
+    raft: Raft = semantic(Raft(), "How the flow `raft` iterates.")
     iterative_dpo: Rounds = semantic(Rounds(), "How DPO iterates.")
     ppo: PpoConfig = semantic(..., "PPO from the last round's policy.")
+    kto: KtoConfig | None = semantic(None, "KTO, for the flow `stage`.")
+    process_reward: ProcessRewardConfig | None = semantic(
+        None, "A process reward model, for the flow `stage`."
+    )
+    distillation: DistillationConfig | None = semantic(None, "Distillation, for the flow `stage`.")
     evaluation: EvaluationConfig = semantic(
         ..., "On held-out prompts, against the SFT policy and the champion."
     )
@@ -150,6 +168,9 @@ def _partial_type(annotation: Any) -> Any:
     origin = get_origin(annotation)
     if origin is Annotated:
         return _partial_type(get_args(annotation)[0])
+    if origin is tuple:
+        members = [_partial_type(a) if a is not ... else a for a in get_args(annotation)]
+        return tuple.__class_getitem__(tuple(members))
     if origin in (Union, types.UnionType):
         members = [_partial_type(a) for a in get_args(annotation)]
         return Union[tuple(members)]  # noqa: UP007 - built from a list

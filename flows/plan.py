@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flows import full_rlhf, iterative_dpo
+from flows import full_rlhf, iterative_dpo, raft
 from flows.lifecycle_config import LifecycleConfig
 from flows.presets import load_config
 from flows.recipe import Steps
@@ -28,6 +28,7 @@ from training_core.errors import ConfigError, DataError
 FLOWS: Mapping[str, Callable[[Steps], None]] = {
     "full-rlhf": full_rlhf.steps,
     "iterative-dpo": iterative_dpo.steps,
+    "raft": raft.steps,
 }
 
 

@@ -1,4 +1,4 @@
-"""Rounds of iterative DPO, as a part of a larger flow or alone."""
+"""Rounds of sampling and training, as a part of a larger flow or alone."""
 
 from __future__ import annotations
 
@@ -20,15 +20,46 @@ def dpo_rounds(
     Returns:
         The last round's policy.
     """
-    config = recipe.config
-    for number in range(1, config.iterative_dpo.rounds + 1):
-        sampling = config.preference_pairs
+    rounds, sampling = recipe.config.iterative_dpo, recipe.config.preference_pairs
+    history: dict[str, StageRef] = {}
+    for number in range(1, rounds.rounds + 1):
         fresh = sampling.model_copy(update={"seed": sampling.seed + number - 1})
         pairs = recipe.run(
             f"preference_pairs_{number}", fresh, policy=policy, reward_model=reward_model
         )
-        reference = sft if config.iterative_dpo.reference == "sft" else policy
+        reference = sft if rounds.reference == "sft" else policy
         policy = recipe.run(
-            f"dpo_{number}", config.dpo, policy=policy, reference=reference, dataset=pairs
+            f"dpo_{number}",
+            recipe.config.dpo,
+            policy=policy,
+            reference=reference,
+            dataset=pairs,
+            **history,
+        )
+        if rounds.keeps_history:
+            history[f"dataset_round_{number}"] = pairs
+    return policy
+
+
+def raft_rounds(recipe: Steps, policy: StageRef, *, reward_model: StageRef) -> StageRef:
+    """Sample responses from the policy, select the good ones, and imitate them, round after round.
+
+    Args:
+        recipe: the flow run.
+        policy: where the first round starts.
+        reward_model: ranks the responses.
+
+    Returns:
+        The last round's policy.
+    """
+    config = recipe.config
+    for number in range(1, config.raft.rounds + 1):
+        sampling = config.rejection_sampling
+        fresh = sampling.model_copy(update={"seed": sampling.seed + number - 1})
+        selected = recipe.run(
+            f"rejection_sampling_{number}", fresh, policy=policy, reward_model=reward_model
+        )
+        policy = recipe.run(
+            f"rejection_sft_{number}", config.rejection_sft, policy=policy, dataset=selected
         )
     return policy

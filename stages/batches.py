@@ -1,91 +1,213 @@
-"""From tokenised examples to the micro-batches of each step."""
+"""From tokenised examples to the micro-batches of each step.
+
+A collator knows the items of a dataset, how long each is as a row, and how to put some of them into
+tensors. Everything else (which items make a step, how they are cut) is the same for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 from stages.settings.training import Training
 from training_core.data.batching import batch_indices, collate, cut_by_tokens
-from training_core.models.causal_lm import logprobs
+from training_core.data.layout import collate_packed, collate_shared, row_length
+from training_core.models.causal_lm import can_branch
 from training_core.objectives.preference import PairBatch
 from training_core.types import Batch, Example, Pair
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
-def example_batches(
-    examples: Sequence[Example], training: Training, *, seed: int, pad_id: int, device: torch.device
-) -> Callable[[int], list[Batch]]:
-    """Build step -> micro-batches over `examples`."""
-
-    def batch_of(step: int) -> list[Batch]:
-        chosen = [
-            examples[i]
-            for i in batch_indices(
-                len(examples), training.batch_size, training.epochs, seed=seed, step=step
-            )
-        ]
-        cuts = cut_by_tokens([len(e) for e in chosen], training.micro_batch_tokens)
-        return [collate([chosen[i] for i in cut], pad_id, device) for cut in cuts]
-
-    return batch_of
+SHARING_PAYS = 0.95
+"""Prompts are shared where that leaves less than this part of the tokens."""
+SHARING_GAP = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest difference of a sequence's number (log-probability, score) that is rounding."""
+SHARING_GAP_HALF = 0.5
 
 
-def pair_batches(
-    pairs: Sequence[Pair],
-    training: Training,
-    *,
-    seed: int,
-    pad_id: int,
-    device: torch.device,
-    ref_logprobs: torch.Tensor | None = None,
-) -> Callable[[int], list[PairBatch]]:
-    """Build step -> micro-batches over `pairs`.
+class Collator(Protocol[T_co]):
+    """Items of a dataset that can be put into tensors."""
 
-    `ref_logprobs` is [number of pairs, 2]: chosen, rejected.
-    """
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each item's rows."""
+        ...
 
-    def batch_of(step: int) -> list[PairBatch]:
-        indices = batch_indices(
-            len(pairs), training.batch_size, training.epochs, seed=seed, step=step
+    def __call__(self, indices: Sequence[int]) -> T_co:
+        """Put some items into one micro-batch."""
+        ...
+
+
+def micro_batches(
+    collator: Collator[T], training: Training, *, seed: int
+) -> Callable[[int], list[T]]:
+    """Build step -> micro-batches; which items a step has depends on nothing but step and seed."""
+    lengths = collator.lengths
+
+    def batch_of(step: int) -> list[T]:
+        chosen = batch_indices(
+            len(lengths), training.batch_size, training.epochs, seed=seed, step=step
         )
-        return cut_pairs(pairs, indices, training.micro_batch_tokens, pad_id, device, ref_logprobs)
+        return [batch for _, batch in cut(collator, chosen, training.micro_batch_tokens)]
 
     return batch_of
 
 
-def cut_pairs(  # noqa: PLR0917 - private to this module and its two callers
-    pairs: Sequence[Pair],
-    indices: Sequence[int],
-    budget_tokens: int,
-    pad_id: int,
-    device: torch.device,
-    ref_logprobs: torch.Tensor | None = None,
-) -> list[PairBatch]:
-    """Cut the pairs `indices` into micro-batches; both sides of a pair stay together."""
-    longest = [max(len(pairs[i].chosen), len(pairs[i].rejected)) for i in indices]
-    batches = []
-    for cut in cut_by_tokens(longest, budget_tokens // 2):
-        rows = [indices[j] for j in cut]
-        examples = [pairs[i].chosen for i in rows] + [pairs[i].rejected for i in rows]
-        reference = None if ref_logprobs is None else ref_logprobs[rows].T.reshape(-1).to(device)
-        batches.append(PairBatch(collate(examples, pad_id, device), reference))
-    return batches
+def cut(
+    collator: Collator[T], indices: Sequence[int], budget_tokens: int
+) -> Iterator[tuple[list[int], T]]:
+    """Yield the items `indices` as micro-batches within the budget, with the items in each."""
+    for positions in cut_by_tokens([collator.lengths[i] for i in indices], budget_tokens):
+        members = [indices[p] for p in positions]
+        yield members, collator(members)
 
 
 @torch.no_grad()
-def reference_logprobs(
-    model: Any, pairs: Sequence[Pair], *, budget_tokens: int, pad_id: int
-) -> torch.Tensor:
-    """Summed log-probabilities of both sides of each pair, computed once.
+def over_all(
+    collator: Collator[T], measure: Callable[[T], Tensor], *, budget_tokens: int, columns: int
+) -> Tensor:
+    """Measure every item once, in micro-batches.
+
+    Args:
+        collator: the items.
+        measure: micro-batch of b items -> [columns * b], member by member as in `collate_shared`.
+        budget_tokens: of a micro-batch.
+        columns: numbers per item.
 
     Returns:
-        [number of pairs, 2] float32 on the CPU: chosen, rejected.
+        [number of items, columns] on the CPU, at least in single precision.
     """
-    flat = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
-    sums = torch.zeros(len(flat))
-    for cut in cut_by_tokens([len(e) for e in flat], budget_tokens):
-        batch = collate([flat[i] for i in cut], pad_id, model.device)
-        sums[cut] = logprobs(model, batch).sum(dim=1).float().cpu()
-    return sums.reshape(-1, 2)
+    found = torch.zeros(len(collator.lengths), columns, dtype=torch.float64)
+    for members, batch in cut(collator, range(len(collator.lengths)), budget_tokens):
+        found[members] = measure(batch).reshape(columns, -1).T.double().cpu()
+    return found
+
+
+def rows_of(
+    examples: Sequence[Example], pad_id: int, device: torch.device, *, packs: bool
+) -> Batch:
+    """Put sequences into rows: one each, or all side by side into one (see `packs_rows`)."""
+    if packs:
+        return collate_packed([examples], pad_id, device)
+    return collate(examples, pad_id, device)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Sequences.
+
+    Attributes:
+        examples: the items.
+        pad_id: for padding.
+        device: where batches go.
+        packs: whether a micro-batch is one row.
+    """
+
+    examples: Sequence[Example]
+    pad_id: int
+    device: torch.device
+    packs: bool = False
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each sequence."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [len(example) for example in self.examples]
+
+    def __call__(self, indices: Sequence[int]) -> Batch:
+        """Put some into tensors."""
+        some = [self.examples[i] for i in indices]
+        return rows_of(some, self.pad_id, self.device, packs=self.packs)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs, each in two rows, or in one where the two share the prompt.
+
+    Attributes:
+        pairs: the items.
+        pad_id: for padding.
+        device: where batches go.
+        shares_prompts: see `sharing_pays`.
+        packs: whether the rows of a micro-batch are one.
+        ref_logprobs: [number of pairs, 2] under the reference: chosen, rejected.
+    """
+
+    pairs: Sequence[Pair]
+    pad_id: int
+    device: torch.device
+    shares_prompts: bool = False
+    packs: bool = False
+    ref_logprobs: Tensor | None = None
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each pair."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        if self.shares_prompts:
+            return [row_length((pair.chosen, pair.rejected)) for pair in self.pairs]
+        return [2 * max(len(pair.chosen), len(pair.rejected)) for pair in self.pairs]
+
+    def __call__(self, indices: Sequence[int]) -> PairBatch:
+        """Put some pairs into tensors; the chosen sides come first."""
+        some = [self.pairs[i] for i in indices]
+        if self.shares_prompts:
+            groups = [(pair.chosen, pair.rejected) for pair in some]
+            batch = collate_shared(groups, self.pad_id, self.device)
+        else:
+            sides = [pair.chosen for pair in some] + [pair.rejected for pair in some]
+            batch = rows_of(sides, self.pad_id, self.device, packs=self.packs)
+        reference = None
+        if self.ref_logprobs is not None:
+            rows = self.ref_logprobs[list(indices)]
+            reference = rows.T.reshape(-1).to(self.device, torch.float32)
+        margins = torch.tensor([pair.margin for pair in some], device=self.device)
+        return PairBatch(batch, reference, margins)
+
+
+def sharing_pays(
+    model: Any, pairs: Sequence[Pair], pad_id: int, measure: Callable[[Any, Batch], Tensor]
+) -> bool:
+    """Tell whether to compute the prompt of each pair once, and say in the log why not.
+
+    It must save tokens, the model must be able to keep two branches apart, and on a pair of
+    middling length both ways must measure the same.
+
+    Args:
+        model: whose rows are meant.
+        pairs: all of them.
+        pad_id: for padding.
+        measure: model, batch -> one number [S] per sequence.
+    """
+    if not pairs or not can_branch(model):
+        return False
+    groups = [(pair.chosen, pair.rejected) for pair in pairs]
+    shared = sum(row_length(group) for group in groups)
+    apart = sum(len(example) for group in groups for example in group)
+    if shared > SHARING_PAYS * apart:
+        return False
+    group = min(groups, key=lambda g: abs(row_length(g) - shared / len(groups)))
+    with torch.no_grad():
+        one = measure(model, collate(group, pad_id, model.device))
+        other = measure(model, collate_shared([group], pad_id, model.device))
+    gap = float((one - other).abs().max())
+    is_exact = gap <= SHARING_GAP.get(model.dtype, SHARING_GAP_HALF)
+    if is_exact:
+        log.info("prompts are computed once per pair: %.0f %% of the tokens", 100 * shared / apart)
+    else:
+        log.warning("prompts are not shared: that would change a sequence's number by %.3g", gap)
+    return is_exact

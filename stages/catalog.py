@@ -22,9 +22,19 @@ STAGES: dict[str, StageSpec] = {
             "rejection_sampling", "stages.rejection_sampling", 1, ("policy",), ("reward_model",)
         ),
         StageSpec("preference_pairs", "stages.preference_pairs", 1, ("policy",), ("reward_model",)),
-        StageSpec("dpo", "stages.dpo", 1, ("policy", "reference"), ("dataset",)),
+        StageSpec("process_reward", "stages.process_reward", 1, ("policy",), ("dataset",)),
+        StageSpec("dpo", "stages.dpo", 1, ("policy",), ("reference", "dataset"), ("dataset_",)),
+        StageSpec("kto", "stages.kto", 1, ("policy", "reference"), ("dataset",)),
+        StageSpec("distillation", "stages.distillation", 1, ("policy", "teacher"), ("dataset",)),
         StageSpec("ppo", "stages.ppo", 1, ("policy", "reference"), ("reward_model",)),
-        StageSpec("evaluation", "stages.evaluation", 1, ("policy", "baseline"), ("reward_model",)),
+        StageSpec(
+            "evaluation",
+            "stages.evaluation",
+            1,
+            ("policy", "baseline"),
+            ("reward_model",),
+            ("policy_",),
+        ),
     )
 }
 

@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-ArtifactKind = Literal["policy", "reward_model", "dataset", "evaluation"]
+from training_core.ranks import ALONE, Ranks
+
+ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "dataset", "evaluation"]
 
 
 class ExitCode(IntEnum):
@@ -54,10 +56,15 @@ class Block(BaseModel):
 class Resources(Block):
     """What a stage asks of the Ray cluster."""
 
-    num_cpus: float = operational(1, "CPU cores that the job reserves and uses as threads.", gt=0)
-    num_gpus: float = operational(0, "GPUs that the job reserves.", ge=0)
+    num_workers: int = operational(
+        1, "Processes that train together; changes only the rounding.", gt=0
+    )
+    num_cpus: float = operational(
+        1, "CPU cores that each worker reserves and uses as threads.", gt=0
+    )
+    num_gpus: float = operational(0, "GPUs that each worker reserves.", ge=0)
     memory_gib: float | None = operational(
-        None, "Memory that the job reserves, in GiB; None reserves none."
+        None, "Memory that each worker reserves, in GiB; None reserves none."
     )
 
 
@@ -94,17 +101,25 @@ class Context:
         sink: where curves and progress go.
         should_stop: becomes true after SIGTERM; a training stage then saves and raises
             `StoppedError`.
+        input_digests: content digest of each input, by role.
+        cache_dir: where a stage keeps what another one may need again, named by content; None
+            keeps nothing.
+        ranks: this process among those that run the stage together.
     """
 
     attempt_dir: Path
     sink: MetricSink
     earlier_attempts: tuple[Path, ...] = ()
     should_stop: Callable[[], bool] = lambda: False
+    input_digests: Mapping[str, str] = field(default_factory=dict)
+    cache_dir: Path | None = None
+    ranks: Ranks = ALONE
 
     @property
     def artifact_dir(self) -> Path:
-        """Where the stage leaves what it made."""
-        return self.attempt_dir / "artifact"
+        """Where the stage leaves what it made; of several ranks the first one's is kept."""
+        own = self.attempt_dir
+        return (own if self.ranks.is_first else own / f"rank-{self.ranks.rank}") / "artifact"
 
     @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
@@ -138,6 +153,7 @@ class StageSpec:
             key.
         required: input roles that must be given.
         optional: input roles that may be given.
+        families: beginnings of further roles, as `policy_`, of which any number may be given.
     """
 
     name: str
@@ -145,6 +161,7 @@ class StageSpec:
     version: int
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
 
     def config_class(self) -> type[StageConfig]:
         """Import the stage's page (which is light) and return its Config."""

@@ -1,122 +1,186 @@
-"""Direct preference optimisation of a policy against a reference, on pairs."""
+"""Direct preference optimisation and its family: a policy is fitted to pairs of responses."""
 
 from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from stages.contract import Block, Context, Inputs, Result, StageConfig, semantic
+from stages.contract import Context, Inputs, Result, StageConfig, semantic
 from stages.settings.data import Data
+from stages.settings.models import ModelOptions
+from stages.settings.preference import Dpo, PreferenceLoss
 from stages.settings.training import Training
 from stages.sources import either
-from training_core.errors import MismatchError
+from training_core.errors import ConfigError, MismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
+    from stages.batches import Pairs
+    from stages.datasets import Preference
+    from training_core.algorithms.preference_losses import PairLogprobs
+    from training_core.objectives.preference import PairBatch
 
-class Dpo(Block):
-    """Sigmoid loss of Rafailov et al. 2023; label smoothing makes it conservative."""
-
-    name: Literal["dpo"] = semantic("dpo", "Which loss this is.")
-    beta: float = semantic(0.1, "Strength of the pull to the reference (paper's default).", gt=0)
-    label_smoothing: float = semantic(0.0, "Assumed share of flipped labels.", ge=0, lt=0.5)
-
-
-class Ipo(Block):
-    """Squared loss of Azar et al. 2023."""
-
-    name: Literal["ipo"] = semantic("ipo", "Which loss this is.")
-    beta: float = semantic(0.1, "The paper's tau.", gt=0)
+CHECKED_PAIRS = 32
+CHECK_TOLERANCE = {"float32": 1e-3, "float64": 1e-6}
+CHECK_TOLERANCE_HALF = 0.05
 
 
 class Config(StageConfig):
     """What a person writes about DPO."""
 
-    loss: Annotated[Dpo | Ipo, Field(discriminator="name")] = semantic(
-        Dpo(), "Loss on the pair of log-ratios."
+    loss: PreferenceLoss = semantic(Dpo(), "Loss on the pair.")
+    nll_coef: float = semantic(
+        0.0, "Weight of the chosen response's mean NLL (RPO; Llama 3.1 has 0.2).", ge=0
     )
     data: Data | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
+    eval_data: Data | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
+    model: ModelOptions = semantic(ModelOptions(), "What the model is loaded as.")
     training: Training = semantic(Training(), "How the policy is fitted.")
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """Train the policy; the reference's log-probabilities are computed once, before the first step.
 
-    Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen log-ratio is larger).
+    Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen implicit reward is larger), and
+    with `eval_data` `heldout_accuracy`, `heldout_margin`, and both before training.
     """
-    from stages.batches import pair_batches, reference_logprobs
+    from stages.batches import Pairs, micro_batches, sharing_pays
     from stages.datasets import preferences
     from stages.encoding import encode_pairs
     from stages.offline import best_device, fit
-    from training_core.algorithms.preference_losses import PREFERENCE_LOSSES
+    from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
     from training_core.data import chat
     from training_core.models import hub
+    from training_core.models.causal_lm import packs_rows, sequence_logprobs
+    from training_core.objectives.balanced import balanced, each_counts
     from training_core.objectives.preference import preference
 
-    source = either("dpo.data", config.data, "dataset", inputs)
+    row = PREFERENCE_LOSSES[config.loss.name]
+    if row.needs_reference and "reference" not in inputs:
+        raise ConfigError(f"loss '{config.loss.name}' needs the input 'reference'; give one")
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    pad_id, budget = chat.pad_id(tokenizer), config.training.micro_batch_tokens
-    pairs = encode_pairs(tokenizer, preferences(source), max_tokens=config.training.max_tokens)
+    pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
+    rows, repeated = _rows(config, inputs)
+    pairs = encode_pairs(tokenizer, rows, max_tokens=limit)
+    heldout_rows = preferences(config.eval_data) if config.eval_data else []
+    heldout = encode_pairs(tokenizer, heldout_rows, max_tokens=limit)
 
-    reference = hub.freeze(hub.load_policy(inputs["reference"])).to(best_device())
-    reference_sums = reference_logprobs(reference, pairs, budget_tokens=budget, pad_id=pad_id)
-    del reference
-    hyperparameters = config.loss.model_dump(exclude={"name"})
-    loss = partial(PREFERENCE_LOSSES[config.loss.name], **hyperparameters)
-    policy = hub.load_policy(inputs["policy"]).to(best_device())
-    if inputs["policy"] == inputs["reference"] and not context.earlier_attempts:
-        _require_no_preference_yet(policy, pairs, reference_sums, budget, pad_id)
-    batch_of = pair_batches(
-        pairs,
-        config.training,
-        seed=config.seed,
-        pad_id=pad_id,
-        device=policy.device,
-        ref_logprobs=reference_sums,
+    options = config.model.load_options(seed=config.seed)
+    policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
+    shares = sharing_pays(policy, pairs, pad_id, sequence_logprobs)
+    packs = packs_rows(policy)
+    train, test = (Pairs(some, pad_id, policy.device, shares, packs) for some in (pairs, heldout))
+    if row.needs_reference:
+        train, test = (
+            _with_reference(policy, each, config, inputs, context) for each in (train, test)
+        )
+    if row.needs_reference and inputs["policy"] == inputs["reference"]:
+        _require_no_preference_yet(policy, train, context)
+
+    rewards = partial(implicit_rewards, row, beta=config.loss.beta)
+    loss = partial(row.function, **config.loss.model_dump(exclude={"name"}))
+    budget = config.training.micro_batch_tokens
+    objective = balanced(
+        preference(loss, rewards, nll_coef=config.nll_coef),
+        config.model.moe_aux_loss_coef,
+        batch_of=lambda batch: batch.batch,
+        weights=each_counts(0.5),
     )
-    objective = preference(loss, beta=config.loss.beta)
+
+    def measure() -> Mapping[str, float]:
+        found = _measured(policy, test, rewards, budget)
+        return {f"heldout_{name}": value for name, value in found.items()}
+
+    before = measure()
     fit(
         policy,
         objective,
-        batch_of,
+        micro_batches(train, config.training, seed=config.seed),
         num_examples=len(pairs),
         training=config.training,
         context=context,
+        evaluate=measure if heldout else None,
     )
-    after = reference_logprobs(policy, pairs, budget_tokens=budget, pad_id=pad_id)
-
     hub.save(policy, tokenizer, context.artifact_dir)
     metrics = {
         "train_pairs": float(len(pairs)),
-        "accuracy": _accuracy(after - reference_sums),
+        "duplicates": float(repeated),
+        "accuracy": _measured(policy, train, rewards, budget)["accuracy"],
+        **{f"{name}_before": value for name, value in before.items()},
+        **measure(),
     }
     return Result("policy", metrics)
 
 
-def _accuracy(logratios: Any) -> float:
-    return float((logratios[:, 0] > logratios[:, 1]).double().mean())
+def _rows(config: Config, inputs: Inputs) -> tuple[list[Preference], int]:
+    """Pairs of every dataset that is given, and how many were there twice.
+
+    Rounds of iterative DPO give earlier rounds' pairs as `dataset_…`.
+    """
+    from stages.datasets import preferences
+    from stages.selection import without_repeats
+
+    sources = [either("dpo.data", config.data, "dataset", inputs)]
+    sources += [inputs[role] for role in sorted(inputs) if role.startswith("dataset_")]
+    rows = [row for source in sources for row in preferences(source)]
+    kept = without_repeats(rows, lambda row: (repr(row.prompt), row.chosen, row.rejected))
+    return kept, len(rows) - len(kept)
 
 
-def _require_no_preference_yet(
-    policy: Any, pairs: Sequence[Any], reference_sums: Any, budget: int, pad_id: int
-) -> None:
+def _with_reference(
+    policy: Any, pairs: Pairs, config: Config, inputs: Inputs, context: Context
+) -> Pairs:
+    from dataclasses import replace
+
+    from stages.reference import open_reference, reference_logprobs
+
+    weights = context.input_digests.get("reference", str(inputs["reference"]))
+    sums = reference_logprobs(
+        lambda: open_reference(policy, inputs, config.model, seed=config.seed),
+        pairs,
+        [side for pair in pairs.pairs for side in (pair.chosen, pair.rejected)],
+        batch_of=lambda batch: batch.batch,
+        columns=2,
+        budget_tokens=config.training.micro_batch_tokens,
+        identity=f"{weights} {config.model.dtype}",
+        context=context,
+    )
+    return replace(pairs, ref_logprobs=sums)
+
+
+def _measured(policy: Any, pairs: Pairs, rewards: Any, budget: int) -> Mapping[str, float]:
+    """Accuracy and margin of the implicit rewards; nothing without pairs."""
+    import torch
+
+    from stages.batches import over_all
+    from stages.measure import pair_metrics
+    from training_core.objectives.preference import pair_logprobs
+
+    def both(batch: PairBatch) -> torch.Tensor:
+        known: PairLogprobs = pair_logprobs(policy, batch)
+        return torch.cat(rewards(known))
+
+    if not pairs.pairs:
+        return {}
+    return pair_metrics(over_all(pairs, both, budget_tokens=budget, columns=2))
+
+
+def _require_no_preference_yet(policy: Any, pairs: Pairs, context: Context) -> None:
     """Where policy and reference are one model, the DPO loss must start at ln 2."""
     import torch
 
-    from stages.batches import reference_logprobs
     from training_core.algorithms.preference_losses import dpo
+    from training_core.objectives.preference import pair_logprobs
 
-    some = list(pairs[:32])
-    sums = (
-        reference_logprobs(policy, some, budget_tokens=budget, pad_id=pad_id)
-        - reference_sums[: len(some)]
-    )
-    loss = float(dpo(sums[:, 0], sums[:, 1], beta=1.0, label_smoothing=0.0).mean())
-    if not math.isclose(loss, math.log(2), abs_tol=1e-3):
+    if context.earlier_attempts or not pairs.pairs:
+        return
+    batch = pairs(range(min(CHECKED_PAIRS, len(pairs.pairs))))
+    with torch.no_grad():
+        loss = float(dpo(pair_logprobs(policy, batch), beta=1.0, label_smoothing=0.0).mean())
+    tolerance = CHECK_TOLERANCE.get(str(policy.dtype).partition(".")[2], CHECK_TOLERANCE_HALF)
+    if not math.isclose(loss, math.log(2), abs_tol=tolerance):
         raise MismatchError(
             "policy and reference are one model, so the DPO loss must start at ln 2 = 0.6931, "
             f"found {loss:.4f} (torch {torch.__version__}): "

@@ -1,4 +1,4 @@
-"""Preference pairs from a policy's own responses: of a group per prompt, the best and the worst."""
+"""Preference pairs from a policy's own responses: of a group per prompt, those furthest apart."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from stages.contract import Context, Inputs, Result, semantic
 from stages.settings.sampling import GroupSampling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from training_core.types import ScoredRollout
+    from stages.selection import ScoredPair
 
 
 class Config(GroupSampling):
@@ -19,57 +17,70 @@ class Config(GroupSampling):
     min_margin: float = semantic(
         0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0
     )
+    pairs_per_prompt: int = semantic(
+        1, "1 takes the best against the worst; more take all over min_margin, widest first.", gt=0
+    )
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
-    """Write `data.jsonl` with one pair per usable prompt.
+    """Write `data.jsonl` with the pairs.
 
-    A row is {prompt, chosen, rejected, chosen_reward, rejected_reward}.
+    A row is {prompt, chosen, rejected, chosen_reward, rejected_reward, margin, …}.
 
-    Metrics: `prompts`, `pairs`, `dropped` (equal, unfinished or under the margin), `mean_reward`,
-    `mean_margin`.
+    Metrics: `prompts`, `pairs`, `dropped` (prompts that gave none: equal, unfinished or under the
+    margin), `duplicates` (dropped), `mean_reward`, `mean_margin`.
     """
     from statistics import fmean
 
     from stages.datasets import write_jsonl
     from stages.scored_groups import sample_and_score, usable
+    from stages.selection import widest_pairs, without_repeats
     from training_core.errors import DataError
 
     groups = sample_and_score(config, inputs, context)
-    rows = [
-        row
+    found = [
+        widest_pairs(
+            usable(group, keep_unfinished=config.keep_unfinished),
+            min_margin=config.min_margin,
+            at_most=config.pairs_per_prompt,
+        )
         for group in groups
-        if (row := _pair(usable(group, keep_unfinished=config.keep_unfinished), config.min_margin))
     ]
-    if not rows:
+    pairs = [pair for of_prompt in found for pair in of_prompt]
+    if not pairs:
         raise DataError(
             f"none of {len(groups)} prompts gave a pair: all responses of a prompt have rewards "
             f"within {config.min_margin} of each other, or were cut by the token limit; "
             "raise group_size, lower min_margin, or set keep_unfinished"
         )
+    kept = without_repeats(pairs, _content)
+    rows = [_row(pair) for pair in kept]
     write_jsonl(context.artifact_dir / "data.jsonl", rows)
     metrics = {
         "prompts": float(len(groups)),
         "pairs": float(len(rows)),
-        "dropped": float(len(groups) - len(rows)),
+        "dropped": float(sum(not of_prompt for of_prompt in found)),
+        "duplicates": float(len(pairs) - len(kept)),
         "mean_reward": fmean(s.reward for group in groups for s in group),
-        "mean_margin": fmean(row["chosen_reward"] - row["rejected_reward"] for row in rows),
+        "mean_margin": fmean(row["margin"] for row in rows),
     }
     return Result("dataset", metrics)
 
 
-def _pair(group: Sequence[ScoredRollout], min_margin: float) -> dict[str, Any] | None:
-    if not group:
-        return None
-    best, worst = max(group, key=lambda s: s.reward), min(group, key=lambda s: s.reward)
-    if best.reward - worst.reward <= min_margin or best.rollout.text == worst.rollout.text:
-        return None
+def _content(pair: ScoredPair) -> tuple[str, str, str]:
+    better, worse = pair
+    return better.rollout.prompt.text, better.rollout.text, worse.rollout.text
+
+
+def _row(pair: ScoredPair) -> dict[str, Any]:
+    better, worse = pair
     return {
-        "prompt": list(best.rollout.prompt.messages),
-        "chosen": best.rollout.text,
-        "rejected": worst.rollout.text,
-        "chosen_reward": best.reward,
-        "rejected_reward": worst.reward,
-        "chosen_finished": best.rollout.is_finished,
-        "rejected_finished": worst.rollout.is_finished,
+        "prompt": list(better.rollout.prompt.messages),
+        "chosen": better.rollout.text,
+        "rejected": worse.rollout.text,
+        "chosen_reward": better.reward,
+        "rejected_reward": worse.reward,
+        "margin": better.reward - worse.reward,
+        "chosen_finished": better.rollout.is_finished,
+        "rejected_finished": worse.rollout.is_finished,
     }

@@ -1,13 +1,21 @@
-"""Reward model: fit a scalar to preferences, from a policy's backbone."""
+"""A reward model from preferences, from a policy's backbone."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from stages.contract import Context, Inputs, Result, StageConfig, semantic
 from stages.settings.data import Data
+from stages.settings.models import ModelOptions
 from stages.settings.training import Training
 from stages.sources import either
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from training_core.types import Pair
 
 
 class Config(StageConfig):
@@ -20,69 +28,94 @@ class Config(StageConfig):
     heldout_fraction: float = semantic(
         0.1, "Share of the data held out where eval_data is None.", ge=0, lt=1
     )
+    loss: Literal["bradley_terry", "log_exp"] = semantic(
+        "bradley_terry", "Both are the same function; log_exp is its name in OpenRLHF."
+    )
+    use_margin: bool = semantic(False, "Ask each pair for the distance in its field `margin`.")
     centering_coef: float = semantic(
         0.01, "Pull of a pair's mean reward towards 0 (Eisenstein et al. 2023).", ge=0
     )
+    model: ModelOptions = semantic(ModelOptions(), "What the model is loaded as.")
     training: Training = semantic(Training(), "How the model is fitted.")
 
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
-    """Fit the Bradley-Terry likelihood.
+    """Fit the likelihood of the preferences.
 
     The artifact is an `AutoModelForSequenceClassification` of one label.
 
-    Metrics: `heldout_accuracy`, `heldout_pairs`, `train_pairs`, `reward_mean` and `reward_std`
-    (also stored in its config).
+    Metrics: `train_pairs`, `train_accuracy`, `heldout_pairs`, `heldout_accuracy`,
+    `heldout_margin`, `reward_mean` and `reward_std` (also stored in its config).
     """
-    from stages.batches import pair_batches
-    from stages.datasets import preferences
-    from stages.encoding import encode_pairs
-    from stages.measure import pair_scores
+    from stages.batches import Pairs, micro_batches, sharing_pays
+    from stages.measure import pair_metrics, pair_scores
     from stages.offline import best_device, fit
-    from training_core.algorithms.reward_losses import bradley_terry
+    from training_core.algorithms.reward_losses import REWARD_LOSSES
     from training_core.data import chat
     from training_core.models import hub
+    from training_core.models.causal_lm import packs_rows
+    from training_core.models.scalar_head import sequence_scores
+    from training_core.objectives.balanced import balanced, each_counts
     from training_core.objectives.preference import pairwise_reward
 
-    source = either("reward_model.data", config.data, "dataset", inputs)
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    limit, pad_id = config.training.max_tokens, chat.pad_id(tokenizer)
-    pairs = encode_pairs(tokenizer, preferences(source), max_tokens=limit)
-    if config.eval_data:
-        heldout = encode_pairs(tokenizer, preferences(config.eval_data), max_tokens=limit)
-    else:
-        size = round(config.heldout_fraction * len(pairs))
-        pairs, heldout = pairs[size:], pairs[:size]
+    pad_id = chat.pad_id(tokenizer)
+    pairs, heldout = _pairs(config, inputs, tokenizer)
 
-    model = hub.load_scalar_model(inputs["policy"]).to(best_device())
-    objective = pairwise_reward(partial(bradley_terry, centering_coef=config.centering_coef))
-    batch_of = pair_batches(
-        pairs, config.training, seed=config.seed, pad_id=pad_id, device=model.device
-    )
+    options = config.model.load_options(seed=config.seed)
+    model = hub.load_scalar_model(inputs["policy"], options=options).to(best_device())
+    shares = sharing_pays(model, pairs, pad_id, sequence_scores)
+    packs = packs_rows(model)
+    train, test = (Pairs(some, pad_id, model.device, shares, packs) for some in (pairs, heldout))
+    loss = partial(REWARD_LOSSES[config.loss], centering_coef=config.centering_coef)
+    budget = config.training.micro_batch_tokens
+
+    def measure() -> Mapping[str, float]:
+        scores = pair_scores(model, test, budget_tokens=budget)
+        return {f"heldout_{name}": value for name, value in pair_metrics(scores).items()}
+
     fit(
         model,
-        objective,
-        batch_of,
+        balanced(
+            pairwise_reward(loss),
+            config.model.moe_aux_loss_coef,
+            batch_of=lambda batch: batch.batch,
+            weights=each_counts(0.5),
+        ),
+        micro_batches(train, config.training, seed=config.seed),
         num_examples=len(pairs),
         training=config.training,
         context=context,
+        evaluate=measure if heldout else None,
     )
-
-    budget = config.training.micro_batch_tokens
-    scores = pair_scores(model, pairs, budget_tokens=budget, pad_id=pad_id)
-    heldout_scores = pair_scores(model, heldout, budget_tokens=budget, pad_id=pad_id)
+    scores = pair_scores(model, train, budget_tokens=budget)
     metrics = {
         "train_pairs": float(len(pairs)),
         "heldout_pairs": float(len(heldout)),
-        "train_accuracy": float((scores[:, 0] > scores[:, 1]).double().mean()),
+        "train_accuracy": pair_metrics(scores)["accuracy"],
         "reward_mean": float(scores.mean()),
         "reward_std": float(scores.std()),
+        **(measure() if heldout else {}),
     }
-    if heldout:
-        wins = heldout_scores[:, 0] > heldout_scores[:, 1]
-        metrics["heldout_accuracy"] = float(wins.double().mean())
     model.config.reward_mean = metrics["reward_mean"]
     model.config.reward_std = metrics["reward_std"]
     model.config.pad_token_id = pad_id
     hub.save(model, tokenizer, context.artifact_dir)
     return Result("reward_model", metrics)
+
+
+def _pairs(config: Config, inputs: Inputs, tokenizer: Any) -> tuple[Sequence[Pair], Sequence[Pair]]:
+    """Pairs for training and pairs that are held out."""
+    from stages.datasets import preferences
+    from stages.encoding import encode_pairs
+
+    def encode(source: Any) -> list[Pair]:
+        rows = preferences(source)
+        pairs = encode_pairs(tokenizer, rows, max_tokens=config.training.max_tokens)
+        return pairs if config.use_margin else [replace(pair, margin=0.0) for pair in pairs]
+
+    pairs = encode(either("reward_model.data", config.data, "dataset", inputs))
+    if config.eval_data:
+        return pairs, encode(config.eval_data)
+    size = round(config.heldout_fraction * len(pairs))
+    return pairs[size:], pairs[:size]

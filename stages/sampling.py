@@ -12,7 +12,7 @@ from stages.contract import Context, Inputs
 from stages.offline import best_device
 from stages.settings.data import Data
 from stages.settings.sampling import CafeReward, LexiconReward, Reward, Rollouts
-from training_core.data.chat import encode_prompt
+from training_core.data.chat import encode_prompts
 from training_core.errors import ConfigError, DataError, StoppedError
 from training_core.rewards import functions
 from training_core.rewards.reward import Reward as RewardFunction
@@ -42,7 +42,7 @@ def load_prompts(data: Data, tokenizer: Any, rollouts: Rollouts) -> list[Prompt]
         DataError: if none is left.
     """
     rows = datasets.prompts(data)
-    prompts = [encode_prompt(tokenizer, str(i), row) for i, row in enumerate(rows, 1)]
+    prompts = encode_prompts(tokenizer, [str(i) for i in range(1, len(rows) + 1)], rows)
     room = rollouts.max_tokens - rollouts.max_response_tokens
     kept = [p for p in prompts if len(p.input_ids) <= room]
     if len(kept) < len(prompts):

@@ -39,7 +39,7 @@ from tasks.versions import (
 )
 from training_core.errors import ConfigError, IntegrityError, TransientError
 
-MODEL_ROLES = ("policy", "reference", "reward_model", "critic", "baseline")
+MODEL_ROLES = ("policy", "reference", "teacher", "reward_model", "critic", "baseline")
 MIRRORED = "ratchet.mirrored_step"
 ATTEMPT = "ratchet.attempt"
 BATCH_METRICS = 999  # with the tag, the 1000 entities that MLflow takes in one request

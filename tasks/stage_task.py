@@ -32,7 +32,6 @@ from tasks.refs import StageRef, ref_of
 from tasks.submission import attach_or_submit, join_waiters, leave_waiters
 from training_core.errors import ConfigError, IntegrityError
 
-FURTHER_POLICY = "policy_"
 """How the roles of further policies begin, which an evaluation takes beside `policy`."""
 
 
@@ -132,11 +131,10 @@ def _run(job: StageJob, request: Request, connections: Connections, log: Any) ->
 def _require_fitting(job: StageJob, role: str, ref: StageRef) -> None:
     spec = job.spec
     roles = (*spec.required, *spec.optional)
-    takes_more = spec.name == "evaluation"
-    if role not in roles and not (takes_more and role.startswith(FURTHER_POLICY)):
+    if role not in roles and not role.startswith(spec.families):
         near = get_close_matches(role, roles, n=1)
-        more = f", {FURTHER_POLICY}<name>" if takes_more else ""
-        hint = f"did you mean '{near[0]}'?" if near else f"it takes: {', '.join(roles)}{more}"
+        known = ", ".join((*roles, *(f"{family}<name>" for family in spec.families)))
+        hint = f"did you mean '{near[0]}'?" if near else f"it takes: {known}"
         raise ConfigError(f"step '{job.step}': stage '{spec.name}' takes no input '{role}'; {hint}")
     kind = _kind_of(role)
     if ref.kind != kind:
@@ -149,7 +147,7 @@ def _require_fitting(job: StageJob, role: str, ref: StageRef) -> None:
 def _kind_of(role: str) -> ArtifactKind:
     if role == "reward_model":
         return "reward_model"
-    return "dataset" if role == "dataset" else "policy"
+    return "dataset" if role.startswith("dataset") else "policy"
 
 
 def _directory(ref: StageRef, connections: Connections) -> Path:

@@ -24,7 +24,11 @@ from training_core.errors import ConfigError, IntegrityError
 
 log = logging.getLogger(__name__)
 
-MODEL_SUFFIX = {"policy": "policy", "reward_model": "reward-model"}
+MODEL_SUFFIX = {
+    "policy": "policy",
+    "reward_model": "reward-model",
+    "process_reward_model": "process-reward-model",
+}
 """Artifact kind -> what follows the lifecycle in a registered model's name."""
 
 RESERVED_ALIASES = ("champion", "candidate", "previous", "latest")

@@ -7,7 +7,7 @@ from typing import Literal
 from stages.contract import Context, Inputs, Result, StageConfig, operational, semantic
 from stages.settings.data import Data
 from stages.settings.sampling import Reward, RewardModelReward, Rollouts
-from stages.settings.training import SteadyOptimizer
+from stages.settings.training import SteadyAdamW, SteadyOptimizer
 
 
 class Config(StageConfig):
@@ -39,9 +39,9 @@ class Config(StageConfig):
         0.95, "GAE's trade between bias and variance (Stiennon et al. 2020).", ge=0, le=1
     )
     critic_warmup_steps: int = semantic(0, "First rounds in which only the critic learns.", ge=0)
-    policy_optimizer: SteadyOptimizer = semantic(SteadyOptimizer(), "The policy's AdamW.")
+    policy_optimizer: SteadyOptimizer = semantic(SteadyAdamW(), "The policy's optimizer.")
     critic_optimizer: SteadyOptimizer = semantic(
-        SteadyOptimizer(learning_rate=5e-5), "The critic's AdamW."
+        SteadyAdamW(learning_rate=5e-5), "The critic's optimizer."
     )
     unscored_limit: float = semantic(
         0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1

@@ -48,7 +48,7 @@ def _reward_model(m: Metrics) -> str:
 
 
 def _rejection_sampling(m: Metrics) -> str:
-    kept = f"{shown(m['kept'])} of {shown(m['prompts'])} prompts kept"
+    kept = f"{shown(m['kept'])} responses to {shown(m['prompts'])} prompts kept"
     return f"{kept}, reward {change(m['mean_reward'], m['best_reward'])}"
 
 
@@ -61,6 +61,20 @@ def _dpo(m: Metrics) -> str:
     return f"{shown(m['accuracy'])} of {shown(m['train_pairs'])} training pairs ranked right"
 
 
+def _kto(m: Metrics) -> str:
+    return f"held-out margin {change(m['heldout_margin_before'], m['heldout_margin'])}"
+
+
+def _process_reward(m: Metrics) -> str:
+    guess = f"majority {shown(m['heldout_majority'])}"
+    return f"held-out step accuracy {shown(m['heldout_accuracy'])} ({guess})"
+
+
+def _distillation(m: Metrics) -> str:
+    change_of = change(m["heldout_divergence_before"], m["heldout_divergence"])
+    return f"held-out divergence {change_of}"
+
+
 def _ppo(m: Metrics) -> str:
     return f"training reward {shown(m['reward'])} at KL {shown(m['kl'])}"
 
@@ -71,6 +85,9 @@ RESULTS: Mapping[str, Callable[[Metrics], str]] = {
     "rejection_sampling": _rejection_sampling,
     "preference_pairs": _preference_pairs,
     "dpo": _dpo,
+    "kto": _kto,
+    "process_reward": _process_reward,
+    "distillation": _distillation,
     "ppo": _ppo,
 }
 """Stage -> its line, from the manifest's metrics."""

@@ -21,6 +21,7 @@ from stages.contract import Block, StageConfig
 from stages.identity import semantic_part
 from stages.ppo import Config as PpoConfig
 from stages.settings.sampling import GroupSampling
+from stages.settings.training import Updates
 from training_core.errors import ConfigError
 
 
@@ -57,7 +58,17 @@ FIELDS = [(b, name) for b in BLOCKS for name in b.model_fields]
 
 def test_the_walk_reaches_the_depths():
     names = {b.__name__ for b in BLOCKS}
-    assert {"LifecycleConfig", "Dpo", "Ipo", "Optimizer", "HubData", "Resources", "Gate"} <= names
+    assert {
+        "LifecycleConfig",
+        "Dpo",
+        "Ipo",
+        "AdamW",
+        "Muon",
+        "DeepSpeed",
+        "HubData",
+        "Resources",
+        "Gate",
+    } <= names
     assert len(FIELDS) > 100
 
 
@@ -69,7 +80,7 @@ def test_every_block_of_the_floors_is_reached():
     ours = {
         b for b in subclasses(Block) if b.__module__.split(".")[0] in ("flows", "stages", "tasks")
     }
-    assert ours - set(BLOCKS) == {StageConfig, GroupSampling}  # the bases of others
+    assert ours - set(BLOCKS) == {StageConfig, GroupSampling, Updates}  # the bases of others
 
 
 @pytest.mark.parametrize(("block", "name"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
@@ -135,7 +146,11 @@ def test_an_unknown_preset_names_the_nearest():
     ("overrides", "path", "nearest"),
     [
         ({"dpo": {"training": {"epoch": 2}}}, "dpo.training.epoch", "epochs"),
-        ({"ppo": {"policy_optimizer": {"schedul": 1}}}, "ppo.policy_optimizer.schedul", "schedule"),
+        (
+            {"ppo": {"policy_optimizer": {"schedul": 1}}},
+            "ppo.policy_optimizer.adamw.schedul",
+            "schedule",
+        ),
         ({"dpo": {"loss": {"betta": 1}}}, "dpo.loss.dpo.betta", "beta"),
         ({"evalution": {}}, "evalution", "evaluation"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import full_rlhf, iterative_dpo
+from flows import full_rlhf, iterative_dpo, raft
 from flows.lifecycle_config import Overrides
 from flows.outline import block_names, require_steps, step_names
 from flows.plan import Plan, show_plan
@@ -40,13 +40,17 @@ def test_the_steps_of_the_flows_are_those_that_they_do():
     assert step_names(iterative_dpo.steps, config) == [
         "sft", "reward_model", *rounds, "evaluation", "champion_match",
     ]  # fmt: skip
+    assert step_names(raft.steps, load_config("tiny", {"raft": {"rounds": 2}})) == [
+        "sft", "reward_model", "rejection_sampling_1", "rejection_sft_1", "rejection_sampling_2",
+        "rejection_sft_2", "evaluation", "champion_match",
+    ]  # fmt: skip
     assert "feedback" in step_names(full_rlhf.steps, load_config("tinystories"))
 
 
 def test_the_flow_stage_knows_every_block_that_is_a_stage():
     assert block_names() == [
         "sft", "feedback", "reward_model", "rejection_sampling", "rejection_sft",
-        "preference_pairs", "dpo", "ppo", "evaluation",
+        "preference_pairs", "dpo", "ppo", "kto", "process_reward", "distillation", "evaluation",
     ]  # fmt: skip
     require_steps(["dpo", "preference_pairs"], block_names())
     with pytest.raises(ConfigError, match="unknown step 'pop'; did you mean 'ppo'"):

@@ -41,6 +41,21 @@ def test_the_reference_can_stay_the_sft_policy(lifecycle: Lifecycle) -> None:
     assert lifecycle.manifest_of(run.id, "dpo_2").parents["reference"] == sft.key
 
 
+def test_raft_samples_selects_and_imitates_round_after_round(lifecycle: Lifecycle) -> None:
+    """The first round is what `full-rlhf` did between its SFT and its DPO."""
+    small = {"prompts": {"size": 32}}
+    run = lifecycle.run(
+        "raft/tiny",
+        overrides={"raft": {"rounds": 2}, "rejection_sampling": small, "evaluation": small},
+    )
+    assert run.state_name == "Completed"
+    assert lifecycle.steps(run.id)["sft"] == "Reused"
+    first, second = (lifecycle.manifest_of(run.id, f"rejection_sft_{n}") for n in (1, 2))
+    assert second.parents["policy"] == first.key
+    selected = lifecycle.manifest_of(run.id, "rejection_sampling_2")
+    assert selected.metrics["best_reward"] > selected.metrics["mean_reward"]
+
+
 def test_one_stage_alone_takes_its_inputs_from_the_registry(lifecycle: Lifecycle) -> None:
     inputs = {
         "policy": "models:/tiny.policy@sft",

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training_core.algorithms.advantages import gae, token_rewards
-from training_core.algorithms.logprobs import token_logprobs
+from training_core.algorithms.logprobs import Head, token_logprobs
 from training_core.algorithms.masking import masked_mean, masked_sum, whiten
 from training_core.data.batching import collate, cut_by_tokens
 from training_core.loop import train_steps
@@ -35,6 +35,9 @@ class GradientKeeper:
 
     def __init__(self, model):
         self.model = model
+
+    def loss(self, objective, micro_batch):
+        return objective(self.model, micro_batch)
 
     def backward(self, total):
         total.backward()
@@ -108,7 +111,7 @@ def test_chunked_logprobs_are_the_naive_ones(positions, vocabulary, chunk, tempe
     naive = ((hidden @ weight.T + bias) / temperature).log_softmax(-1)
     expected = naive.gather(1, targets[:, None]).squeeze(1)
     found, entropy = token_logprobs(
-        hidden, weight, targets, head_bias=bias, temperature=temperature, chunk_positions=chunk
+        hidden, Head(weight, bias, temperature=temperature), targets, chunk_positions=chunk
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
     torch.testing.assert_close(entropy, -(naive.exp() * naive).sum(-1), rtol=0, atol=1e-11)

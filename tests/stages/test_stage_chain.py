@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.batches import Examples
 from stages.datasets import demonstrations, preferences
 from stages.encoding import encode_demonstrations
 from stages.measure import mean_loss
@@ -148,7 +149,8 @@ def test_sft_lowers_the_heldout_loss_and_its_artifact_is_the_model_that_did(chai
     policy, tokenizer = hub.load_policy(chain.dir("sft")), hub.load_tokenizer(chain.dir("sft"))
     rows = demonstrations(CafeData(split="heldout", size=32))
     examples = encode_demonstrations(tokenizer, rows, max_tokens=64)
-    again = mean_loss(policy, examples, budget_tokens=512, pad_id=int(tokenizer.pad_token_id))
+    heldout = Examples(examples, int(tokenizer.pad_token_id), policy.device)
+    again = mean_loss(policy, heldout, budget_tokens=512)
     assert again == pytest.approx(metrics["heldout_loss"], abs=1e-4)
     assert chain["sft"].kind == "policy"
 

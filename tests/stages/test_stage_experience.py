@@ -8,7 +8,7 @@ import torch
 from stages.contract import Context
 from stages.offline import make_engine, resume, saver
 from stages.ppo.experience import make_experience
-from stages.settings.training import Optimizer
+from stages.settings.training import AdamW
 from stages.sink import FileSink
 from training_core.algorithms.kl import k1
 from training_core.types import Prompt, Rollout, ScoredRollout
@@ -88,7 +88,7 @@ def context(tmp_path):
 def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoint(context):
     def stage():
         model = torch.nn.Linear(2, 1)
-        return {"model": model}, {"engine": make_engine(model, Optimizer(), 10)}
+        return {"model": model}, {"engine": make_engine(model, AdamW(), 10)}
 
     models, engines = stage()
     assert resume(context, models, engines) == 0
@@ -106,7 +106,7 @@ def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoin
     assert resume(context, again, fresh) == 4
     assert torch.equal(torch.rand(2), expected)
     assert torch.equal(again["model"].weight, models["model"].weight)
-    old, new = (e["engine"].state_dict()["optimizer"]["state"][0] for e in (engines, fresh))
+    old, new = (e["engine"].state_dict()["optimizers"][0]["state"][0] for e in (engines, fresh))
     assert torch.equal(old["exp_avg"], new["exp_avg"])
     assert fresh["engine"].learning_rate == engines["engine"].learning_rate
     lines = (context.attempt_dir / "metrics.jsonl").read_text().splitlines()
@@ -116,7 +116,7 @@ def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoin
 
 def small_stage():
     model = torch.nn.Linear(64, 8)
-    return {"model": model}, {"engine": make_engine(model, Optimizer(), 10)}
+    return {"model": model}, {"engine": make_engine(model, AdamW(), 10)}
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(context):

@@ -38,6 +38,9 @@ def test_the_key_of_a_fixed_config_is_the_golden_one():
         {"training": {**SFT["training"], "micro_batch_tokens": 17}},
         {"training": {**SFT["training"], "save_every_steps": 3}},
         {"training": {**SFT["training"], "keep_checkpoints": 9}},
+        {"training": {**SFT["training"], "keep_checkpoints_gib": 1.5}},
+        {"training": {**SFT["training"], "engine": {"name": "deepspeed", "zero_stage": 3}}},
+        {"resources": {"num_workers": 4}},
     ],
 )
 def test_an_operational_field_does_not_change_the_key(changes):
@@ -59,6 +62,16 @@ def test_an_operational_field_does_not_change_the_key(changes):
         {"training": {**SFT["training"], "epochs": 3}},
         {"training": {**SFT["training"], "batch_size": 63}},
         {"training": {**SFT["training"], "max_tokens": 1023}},
+        {"training": {**SFT["training"], "ema_decay": 0.9}},
+        {"training": {**SFT["training"], "eval_every_steps": 5}},
+        {"training": {**SFT["training"], "best_metric": {"metric": "heldout_loss"}}},
+        {
+            "training": {
+                **SFT["training"],
+                "best_metric": {"metric": "heldout_loss"},
+                "export": "best",
+            }
+        },
         *(
             {"training": {"epochs": 2, "optimizer": {"learning_rate": 1e-3, **change}}}
             for change in (
@@ -67,6 +80,16 @@ def test_an_operational_field_does_not_change_the_key(changes):
                 {"warmup_fraction": 0.1},
                 {"weight_decay": 0.1},
                 {"max_grad_norm": 2.0},
+                {"min_ratio": 0.2},
+                {"decay_fraction": 0.2},
+                {"betas": (0.9, 0.999)},
+                {"eps": 1e-6},
+                {"name": "muon"},
+                {"name": "muon", "momentum": 0.9},
+                {"name": "muon", "nesterov": False},
+                {"name": "muon", "ns_steps": 4},
+                {"name": "muon", "scaling": "original"},
+                {"name": "muon", "auxiliary_learning_rate": 1e-4},
             )
         ),
     ],
@@ -78,7 +101,16 @@ def test_each_semantic_field_changes_the_key(changes):
 
 def test_every_semantic_field_of_this_config_is_in_the_test_above():
     training = set(semantic_part(SftConfig.model_validate(SFT))["training"])
-    assert training == {"epochs", "batch_size", "max_tokens", "optimizer"}
+    assert training == {
+        "epochs",
+        "batch_size",
+        "max_tokens",
+        "optimizer",
+        "ema_decay",
+        "eval_every_steps",
+        "best_metric",
+        "export",
+    }
     top = set(semantic_part(SftConfig.model_validate(SFT)))
     assert top == {"seed", "base", "data", "eval_data", "chat_template", "pad_token", "training"}
 

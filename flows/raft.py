@@ -1,0 +1,51 @@
+"""RAFT: rounds of sampling, selecting and SFT, each from the last one's policy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from prefect import flow
+
+from flows.lifecycle_config import Overrides
+from flows.lifecycle_report import publish_report
+from flows.outline import step_names
+from flows.recipe import Steps, open_recipe, stop_jobs
+from flows.rounds import raft_rounds
+
+
+@flow(name="raft", flow_run_name="raft-{preset}", on_cancellation=[stop_jobs])
+def raft(
+    preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
+) -> dict[str, Any]:
+    """Improve a policy by imitating its own best responses, and promote it if it wins.
+
+    SFT and the reward model are made first if they are not there.
+
+    Args:
+        preset: a file of deployments/presets.
+        overrides: changes to it; what is left out stays.
+        force: steps to do again although they are done.
+
+    Returns:
+        The lifecycle's table, row by row.
+
+    Source:
+        Dong et al. 2023, https://arxiv.org/abs/2304.06767
+    """
+    recipe = open_recipe("raft", preset, overrides, force or [], partial(step_names, steps))
+    steps(recipe)
+    return publish_report(recipe)
+
+
+def steps(recipe: Steps) -> None:
+    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
+    config = recipe.config
+    sft = recipe.run("sft", config.sft)
+    feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
+    reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
+    policy = raft_rounds(recipe, sft, reward_model=reward_model)
+    evaluation = recipe.run(
+        "evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model
+    )
+    recipe.promote_if_better(policy, evaluation, reward_model)

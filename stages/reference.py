@@ -1,0 +1,122 @@
+"""Log-probabilities under a frozen model, computed once and kept by content.
+
+The key is made of what they depend on: the weights, the tokens and the precision. So another
+learning rate, another loss or a resumed attempt finds them again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from stages.batches import Collator, over_all
+from stages.contract import Context, Inputs
+from stages.settings.models import ModelOptions
+from training_core.models import hub
+from training_core.models.causal_lm import sequence_logprobs
+from training_core.storage import writing
+from training_core.types import Batch, Example
+
+log = logging.getLogger(__name__)
+
+
+def reference_logprobs(
+    opened: Callable[[], AbstractContextManager[Any]],
+    collator: Collator[Any],
+    sequences: Sequence[Example],
+    *,
+    batch_of: Callable[[Any], Batch],
+    columns: int,
+    budget_tokens: int,
+    identity: str,
+    context: Context,
+) -> torch.Tensor:
+    """Compute, or find, the summed log-probability of every sequence.
+
+    Args:
+        opened: gives the frozen model; only called where nothing is found.
+        collator: the items.
+        sequences: everything that the items are made of, in order; names the result.
+        batch_of: micro-batch -> its `Batch`.
+        columns: sequences per item.
+        budget_tokens: of a micro-batch.
+        identity: names weights and precision, as `sha256… float32`.
+        context: where kept results are.
+
+    Returns:
+        [number of items, columns] float64 on the CPU.
+    """
+    path = None
+    if context.cache_dir is not None:
+        path = context.cache_dir / f"logprobs-{_digest(identity, sequences)}.safetensors"
+        found = _read(path)
+        if found is not None:
+            log.info("the reference's log-probabilities are known already: %s", path.name)
+            return found
+    with opened() as model:
+        sums = over_all(
+            collator,
+            lambda batch: sequence_logprobs(model, batch_of(batch)),
+            budget_tokens=budget_tokens,
+            columns=columns,
+        )
+    if path is not None:
+        _write(path, sums)
+    return sums
+
+
+def open_reference(
+    policy: Any, inputs: Inputs, options: ModelOptions, *, seed: int
+) -> AbstractContextManager[Any]:
+    """Give the frozen model of the input `reference`.
+
+    Where that is what the policy starts from, and the policy is an adapter on it, it is the policy
+    with the adapter off, and no second model is loaded.
+
+    Args:
+        policy: as the stage starts with it.
+        inputs: with `policy` and `reference`.
+        options: what the policy was loaded as.
+        seed: of the stage.
+    """
+    if options.lora is not None and inputs["policy"] == inputs["reference"]:
+        from training_core.models.adapters import adapter_disabled
+
+        return adapter_disabled(policy)
+    plain = options.untrained().load_options(seed=seed)
+    reference = hub.freeze(hub.load_policy(inputs["reference"], options=plain))
+    return nullcontext(reference.to(policy.device))
+
+
+def _digest(identity: str, sequences: Sequence[Example]) -> str:
+    digest = hashlib.sha256(identity.encode())
+    for example in sequences:
+        digest.update(torch.tensor([example.input_ids, example.loss_mask]).numpy().tobytes())
+        digest.update(b"|")
+    return digest.hexdigest()[:32]
+
+
+def _read(path: Path) -> torch.Tensor | None:
+    try:
+        return load_file(path)["sums"]
+    except FileNotFoundError:
+        return None
+    except (SafetensorError, KeyError, OSError) as error:
+        log.warning("%s is damaged and is computed again: %s", path, error)
+        return None
+
+
+def _write(path: Path, sums: torch.Tensor) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{id(sums):x}.draft")
+    with writing(f"the reference's log-probabilities {path}"):
+        save_file({"sums": sums.contiguous()}, draft)
+        draft.replace(path)

@@ -1,0 +1,66 @@
+"""`ratchet data check`, as a person calls it."""
+
+import io
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.data_check import check_data
+from stages.datasets import write_jsonl
+from training_core.errors import ConfigError
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["data", "check", "tiny", "--rows", "20", *arguments])
+
+
+def test_it_shows_every_dataset_of_a_preset_with_marked_examples():
+    result = run("--examples", "1")
+    assert result.exit_code == 0
+    for name in ("sft.data", "sft.eval_data", "reward_model.data", "ppo.prompts"):
+        assert f"{name}: " in result.output
+    assert "<assistant>⟦" in result.output
+    assert " </s>⟧" in result.output
+    assert "rows 20, tokens median " in result.output
+    assert "No problem found." in result.output
+
+
+def test_one_step_is_enough_and_an_unknown_one_is_named():
+    assert "reward_model" not in run("--step", "sft").output
+    with pytest.raises(ConfigError, match="unknown step 'stf'; did you mean 'sft'"):
+        check_data("tiny", {}, step="stf")
+
+
+def test_a_problem_that_would_stop_a_step_gives_exit_code_1(tmp_path):
+    write_jsonl(tmp_path / "pairs.jsonl", [{"prompt": "a", "chosen": "b", "rejected": ""}])
+    data = f"{{name: files, path: {tmp_path}/pairs.jsonl}}"
+    result = run("--step", "reward_model", f"reward_model.data={data}")
+    assert result.exit_code == 1
+    assert "stops: reward_model.data: 1 bad rows stop the step" in result.output
+
+
+def test_a_tokenizer_that_is_missing_stops_and_the_rows_are_still_counted(tmp_path):
+    base = f"{{name: local, path: {tmp_path}/none}}"
+    result = run("--step", "sft", f"sft.base={base}")
+    assert result.exit_code == 1
+    assert "stops: sft.base: there is no tokenizer, so nothing was tokenised" in result.output
+    assert "rows 20" in result.output
+
+
+def test_prompts_of_the_evaluation_that_a_step_trains_on_are_noted():
+    data = {"name": "cafe", "split": "heldout", "size": 5, "seed": 9}
+    shown = io.StringIO()
+    overrides = {"sft": {"data": data}, "evaluation": {"prompts": data}}
+    assert check_data("tiny", overrides, first_rows=5, console=Console(file=shown, width=200))
+    # the seed of a café's rows includes their kind, so orders differ: only eval_data can overlap
+    assert "sft.eval_data: 5 of 5 different prompts are also in sft.data" in shown.getvalue()
+
+
+def test_trained_tokens_are_bold_in_a_terminal():
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=200, color_system="standard")
+    assert check_data("tiny", {}, step="sft", first_rows=3, num_examples=1, console=console)
+    assert "\x1b[1;32mhere are" in shown.getvalue() or "\x1b[1;32m" in shown.getvalue()
+    assert "⟦" not in shown.getvalue()

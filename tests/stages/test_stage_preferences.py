@@ -1,0 +1,237 @@
+"""Every preference loss, KTO, process rewards and distillation, each as a stage, on the café.
+
+One small SFT policy is the start of all; each test asks for a held-out number that would be wrong
+if the stage did nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from stages.store import Manifest, Store
+from training_core.data import cafe
+
+HELDOUT = {"name": "cafe", "split": "heldout", "size": 48}
+PAIRS = {"name": "cafe", "size": 160, "seed": 1}
+SFT = {
+    "base": {
+        "name": "scratch",
+        "hidden_size": 32,
+        "num_layers": 1,
+        "num_heads": 2,
+        "intermediate_size": 64,
+    },
+    "data": {"name": "cafe", "size": 300},
+    "chat_template": "roles",
+}
+
+
+def training(epochs, learning_rate, **settings):
+    return {
+        "epochs": epochs,
+        "batch_size": 16,
+        "max_tokens": 64,
+        "optimizer": {"learning_rate": learning_rate},
+        **settings,
+    }
+
+
+@dataclass(frozen=True)
+class Start:
+    store: Store
+    sft: Manifest
+
+    @property
+    def twins(self) -> dict[str, Manifest]:
+        return {"policy": self.sft, "reference": self.sft}
+
+
+@pytest.fixture(scope="module")
+def start(finish, tmp_path_factory) -> Start:
+    store = Store(tmp_path_factory.mktemp("preferences"))
+    return Start(store, finish(store, "sft", {**SFT, "training": training(3, 1e-2)}))
+
+
+LOSSES = {
+    "dpo": {},
+    "robust": {},
+    "ipo": {},
+    "ipo_summed": {},
+    "hinge": {},
+    "simpo": {},
+    "orpo": {"beta": 1.0},
+    "dpo_norm": {},
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_preference_loss_raises_the_heldout_margin(start, finish, name):
+    config = {
+        "loss": {"name": name, **LOSSES[name]},
+        "data": PAIRS,
+        "eval_data": HELDOUT,
+        "training": training(2, 3e-3),
+    }
+    metrics = finish(start.store, "dpo", config, start.twins).metrics
+    assert metrics["heldout_margin"] > metrics["heldout_margin_before"]
+    assert metrics["heldout_accuracy"] > max(0.6, metrics["heldout_accuracy_before"])
+
+
+def test_a_loss_without_a_reference_runs_without_one_and_another_says_that_it_needs_it(
+    start, finish, write_request, run_here
+):
+    config = {"loss": {"name": "simpo"}, "data": PAIRS, "training": training(1, 1e-3)}
+    finish(start.store, "dpo", config, {"policy": start.sft})
+    needy = {"data": PAIRS, "training": training(1, 1e-3)}
+    request = write_request(start.store, "dpo", needy, {"policy": start.sft})
+    assert run_here(request) == 20
+    assert "needs the input 'reference'" in request.with_name("error.json").read_text()
+
+
+def test_the_nll_term_keeps_the_chosen_responses_likely(start, finish):
+    def chosen_nll(coef):
+        config = {"data": PAIRS, "nll_coef": coef, "training": training(2, 3e-3)}
+        manifest = finish(start.store, "dpo", config, start.twins)
+        lines = (
+            start.store.attempt_dir("dpo", manifest.key, manifest.attempt) / "metrics.jsonl"
+        ).read_text()
+        return json.loads(lines.splitlines()[-1])["metrics"]["dpo/nll_chosen"]
+
+    assert chosen_nll(1.0) < chosen_nll(0.0)
+
+
+def test_reference_logprobs_are_computed_once_and_found_by_content(start, finish, tmp_path):
+    finish(start.store, "dpo", {"data": PAIRS, "training": training(1, 1e-3)}, start.twins)
+    cache = start.store.root / "cache"
+    before = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    finish(start.store, "dpo", {"data": PAIRS, "training": training(1, 2e-3)}, start.twins)
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == before
+    others = {**PAIRS, "seed": 5}
+    finish(start.store, "dpo", {"data": others, "training": training(1, 1e-3)}, start.twins)
+    assert len(list(cache.iterdir())) == len(before) + 1
+
+
+def test_wrong_reference_logprobs_are_noticed_before_the_first_step(
+    start, finish, write_request, run_here
+):
+    """The DPO loss must start at ln 2 where policy and reference are one model."""
+    rows = {**PAIRS, "seed": 77}
+    finish(start.store, "dpo", {"data": rows, "training": training(1, 1e-3)}, start.twins)
+    newest = max((start.store.root / "cache").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    kept = load_file(newest)["sums"].clone()
+    kept[:, 0] -= 1.0
+    from safetensors.torch import save_file
+
+    save_file({"sums": kept}, newest)
+    request = write_request(
+        start.store, "dpo", {"data": rows, "training": training(1, 4e-3)}, start.twins
+    )
+    assert run_here(request) == 31
+    assert "must start at ln 2" in request.with_name("error.json").read_text()
+
+
+def test_lora_dpo_starts_at_ln_2_and_exports_whole_weights(start, finish):
+    config = {
+        "data": PAIRS,
+        "eval_data": HELDOUT,
+        "model": {"lora": {"rank": 8}},
+        "training": training(2, 1e-2),
+    }
+    manifest = finish(start.store, "dpo", config, start.twins)
+    curves = start.store.attempt_dir("dpo", manifest.key, manifest.attempt) / "metrics.jsonl"
+    first = json.loads(curves.read_text().splitlines()[0])["metrics"]
+    assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert manifest.metrics["heldout_margin"] > manifest.metrics["heldout_margin_before"]
+    whole = load_file(start.store.artifact_dir(manifest) / "model.safetensors")
+    before = load_file(start.store.artifact_dir(start.sft) / "model.safetensors")
+    assert whole.keys() == before.keys()
+    assert any(not whole[name].equal(before[name]) for name in whole)
+
+
+def test_kto_raises_the_margin_between_good_and_bad(start, finish):
+    config = {
+        "data": PAIRS,  # each pair is two ratings
+        "eval_data": HELDOUT,
+        "training": training(2, 3e-3),
+    }
+    manifest = finish(start.store, "kto", config, start.twins)
+    assert manifest.metrics["desirable_fraction"] == 0.5
+    assert manifest.metrics["heldout_margin_before"] == pytest.approx(0, abs=1e-4)
+    assert manifest.metrics["heldout_margin"] > 0.05
+
+
+@pytest.fixture(scope="module")
+def solutions(tmp_path_factory) -> Path:
+    """Orders repeated dish by dish; a step that serves what was not ordered is wrong."""
+    path = tmp_path_factory.mktemp("solutions") / "solutions.jsonl"
+    rows = cafe.rows("demonstrations", split="train", size=160, seed=5)
+    with path.open("w") as file:
+        for number, row in enumerate(rows):
+            step = "two tea" if number % 2 else "two cake"
+            labels = [True, bool(number % 2)]
+            file.write(
+                json.dumps(
+                    {
+                        "prompt": row["messages"][0]["content"],
+                        "completions": ["here are", step],
+                        "labels": labels,
+                    }
+                )
+                + "\n"
+            )
+    return path
+
+
+def test_a_process_reward_model_learns_which_steps_are_right(start, finish, solutions):
+    config = {
+        "data": {"name": "files", "path": str(solutions)},
+        "heldout_fraction": 0.2,
+        "training": training(4, 1e-2),
+    }
+    manifest = finish(start.store, "process_reward", config, {"policy": start.sft})
+    # Of two steps the first is always right and the second every other time: 3 of 4.
+    assert manifest.metrics["heldout_majority"] == pytest.approx(0.75, abs=0.02)
+    assert manifest.metrics["heldout_accuracy"] > 0.95
+    assert manifest.kind == "process_reward_model"
+
+    from transformers import AutoModelForTokenClassification
+
+    model = AutoModelForTokenClassification.from_pretrained(start.store.artifact_dir(manifest))
+    assert model.config.id2label == {0: "wrong", 1: "right"}
+
+
+@pytest.fixture(scope="module")
+def teacher(start, finish) -> Manifest:
+    taught = {"data": PAIRS, "training": training(2, 5e-3)}
+    return finish(start.store, "dpo", taught, start.twins)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"divergence": {"name": "forward_kl"}},
+        {"divergence": {"name": "reverse_kl"}, "nll_coef": 0.1},
+        {
+            "divergence": {"name": "jsd"},
+            "on_policy_fraction": 0.5,
+            "rollouts": {"engine": "transformers", "max_response_tokens": 16, "max_tokens": 64},
+        },
+    ],
+    ids=["forward_kl", "reverse_kl", "on_policy_jsd"],
+)
+def test_distillation_brings_the_student_nearer_to_its_teacher(start, finish, teacher, settings):
+    config = {
+        **settings,
+        "data": {"name": "cafe", "size": 160, "seed": 9},
+        "eval_data": HELDOUT,
+        "training": training(1, 3e-3),
+    }
+    parents = {"policy": start.sft, "teacher": teacher}
+    metrics = finish(start.store, "distillation", config, parents).metrics
+    assert metrics["heldout_divergence"] < 0.7 * metrics["heldout_divergence_before"]

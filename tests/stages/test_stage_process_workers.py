@@ -1,0 +1,132 @@
+"""A stage as several processes: one result, one end."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from test_stage_process import SFT, start, wait_for_step
+
+from stages.contract import ExitCode
+from stages.store import Store, read_jsonl
+from stages.workers import exit_code_of, rank_environment, supervise
+
+STEPS = 50  # 200 rows * 2 epochs / 8 rows
+ALONE = {**SFT, "training": {**SFT["training"], "epochs": 2}}
+TWO = {**ALONE, "resources": {"num_workers": 2}}
+
+
+def curve(request: Path) -> list[tuple[int, float]]:
+    lines = read_jsonl(request.parent / "metrics.jsonl")
+    return [(line["step"], line["metrics"]["sft/loss"]) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, write_request, run_here):
+    """Two workers that are asked to stop, one that goes on alone, and one left in peace."""
+    store = Store(tmp_path_factory.mktemp("workers"))
+    request = write_request(store, "sft", TWO)
+    process = start(request)
+    wait_for_step(process, request.parent, 25)
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(timeout=60)
+    told = json.loads(request.with_name("error.json").read_text())
+    log = (request.parent / "log-rank1.txt").read_text()
+    request = write_request(store, "sft", ALONE)  # the same key: workers change only the rounding
+    finished = run_here(request)
+    peaceful = write_request(Store(tmp_path_factory.mktemp("peaceful")), "sft", ALONE)
+    run_here(peaceful)
+    return {
+        "code": code, "told": told, "log": log, "finished": finished, "request": request,
+        "peaceful": peaceful,
+    }  # fmt: skip
+
+
+def test_every_worker_saves_and_leaves_when_the_stage_is_asked_to_stop(stopped):
+    assert stopped["code"] == ExitCode.STOPPED
+    assert stopped["told"]["kind"] == "StoppedError"
+    assert "rank 1 of 2" in stopped["log"]
+
+
+def test_what_two_workers_began_one_finishes_as_if_it_had_begun_it(stopped):
+    assert stopped["finished"] == ExitCode.DONE
+    ours, theirs = curve(stopped["request"]), curve(stopped["peaceful"])
+    assert [step for step, _ in ours] == list(range(1, STEPS + 1))  # one curve, by rank 0 alone
+    assert dict(ours) == pytest.approx(dict(theirs), abs=1e-4)
+    expected, found = (
+        load_file(r.parent / "artifact" / "model.safetensors")
+        for r in (stopped["peaceful"], stopped["request"])
+    )
+    for name, weight in expected.items():
+        assert torch.allclose(found[name], weight, atol=1e-3), name
+
+
+def test_a_killed_worker_takes_the_others_with_it(store, write_request):
+    longer = {**TWO, "training": {**TWO["training"], "epochs": 50}}
+    request = write_request(store, "sft", longer)
+    process = start(request)
+    wait_for_step(process, request.parent, 5)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    os.kill(int(children[1]), signal.SIGKILL)
+    assert process.wait(timeout=60) == 128 + signal.SIGKILL
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert store.manifests() == []
+
+
+def test_a_stage_that_fits_nothing_refuses_workers(store, write_request, run_here):
+    config = {"prompts": {"name": "cafe", "size": 4}, "resources": {"num_workers": 2}}
+    request = write_request(store, "evaluation", config)
+    assert run_here(request) == ExitCode.BAD_INPUT
+    told = json.loads(request.with_name("error.json").read_text())["message"]
+    assert "num_workers is 2" in told
+
+
+def test_the_exit_code_is_that_of_the_worker_that_failed_and_not_of_its_echo():
+    assert exit_code_of([75, 30, None]) == 30  # the first lost the second, which had a NaN
+    assert exit_code_of([75, -9]) == 137
+    assert exit_code_of([1, -9, 75]) == 137
+    assert exit_code_of([0, 10]) == 10
+    assert exit_code_of([75, 75]) == 75
+    assert exit_code_of([None, 1]) == 1
+
+
+class Crew:
+    """Workers that end as they are told to."""
+
+    def __init__(self, *codes):
+        self.codes, self.signals = list(codes), []
+
+    def poll(self):
+        return self.codes
+
+    def send(self, number):
+        self.signals.append(number)
+        self.codes = [143] * len(self.codes)
+
+    def close(self):
+        pass
+
+
+def test_workers_are_watched_until_all_are_done_or_one_is_not():
+    stop = threading.Event()
+    assert supervise(Crew(0, 0), stop) == 0
+    assert supervise(Crew(0, 40), stop) == 40
+    told = Crew(None, None)
+    stop.set()
+    began = time.monotonic()
+    assert supervise(told, stop) == 143
+    assert told.signals == [signal.SIGTERM]
+    assert time.monotonic() - began < 3
+
+
+def test_a_worker_knows_itself_from_its_environment():
+    assert rank_environment(1, 4, "host", 7, local_rank=0) == {
+        "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "host",
+        "MASTER_PORT": "7",
+    }  # fmt: skip
