@@ -6,6 +6,7 @@ import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from training_core.data.chat import CHAT_TEMPLATES
 from training_core.models import hub, scratch
 
 PRETRAINED = "models/TinyStories-656K"
-SIZES = scratch.Architecture(hidden_size=256, num_layers=4, num_heads=8, intermediate_size=768)
+SIZES = scratch.Architecture(hidden_size=192, num_layers=4, num_heads=6, intermediate_size=576)
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def start(name: str, row: Row, data: Path, folder: Path) -> tuple[Any, Any]:
     """Make the model that the row starts from (with a scalar head for a reward model)."""
     source = data / PRETRAINED
     if name == "scratch":
-        words = [" ".join(texts.values()) for texts in _texts(row, data)]
+        words = [" ".join(map(str, texts.values())) for texts in islice(_texts(row, data), 1000)]
         tokenizer = scratch.make_tokenizer(words, CHAT_TEMPLATES["roles"])
         hub.save(scratch.make_policy(SIZES, tokenizer, seed=0), tokenizer, folder)
         source = folder
@@ -66,8 +67,10 @@ def load_texts(
             kept.append(texts)
         if len(kept) == limit:
             return kept
-    raise SystemExit(f"{row.file} has {len(kept)} rows within {fits} tokens, expected {limit}; "
-                     "lower --steps or --batch-size")
+    raise SystemExit(
+        f"{row.file} has {len(kept)} rows within {fits} tokens, expected {limit}; "
+        "lower --steps or --batch-size"
+    )
 
 
 def _texts(row: Row, data: Path) -> Iterator[dict[str, Any]]:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import TrainerCallback
+
+from training_core.types import Example
+
 os.environ.setdefault("TQDM_DISABLE", "1")
+try:
+    import trl
+    from datasets import Dataset, disable_progress_bars
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; pip install ratchet-rlhf[trl]") from error
+
+PREFIXES = {"sft": "SFT", "reward_model": "Reward", "dpo": "DPO", "kto": "KTO"}
+SIDES = ("chosen_ids", "rejected_ids")
 
 
 @dataclass(frozen=True)
@@ -20,7 +31,8 @@ class Variant:
 
     Attributes:
         accumulation: micro-batches of equal size that a batch is cut into.
-        reference_first: whether the reference's log-probabilities are computed before training.
+        reference_first: whether the reference's log-probabilities are computed before training;
+            None without a reference.
     """
 
     accumulation: int
@@ -28,166 +40,159 @@ class Variant:
 
     def __str__(self) -> str:
         """Words for the table."""
-        when = {None: "", True: ", reference first", False: ", reference in each step"}
-        return f"{self.accumulation} micro-batch{'es' * (self.accumulation > 1)}{when[self.reference_first]}"
+        cut = f"{self.accumulation} micro-batch" + ("es" if self.accumulation > 1 else "")
+        first = {None: "", True: ", reference first", False: ", reference in each step"}
+        return cut + first[self.reference_first]
 
 
-def variants(method: str, batch_size: int) -> list[Variant]:
-    """Return what may be chosen from; KTO's baseline is TRL's own only in one micro-batch."""
-    cuts = [1] if method == "kto" else [n for n in (1, 4, 8) if batch_size % n == 0]
-    firsts = (True, False) if method in ("dpo", "kto") else (None,)
-    return [Variant(cut, first) for cut in cuts for first in firsts]
+@dataclass(frozen=True)
+class Task:
+    """What TRL trains.
 
-
-def tokenised(
-    method: str, texts: Sequence[dict[str, Any]], model: Any, tokenizer: Any, training: Any
-) -> list[dict[str, Any]]:
-    """Let TRL tokenise the rows; for a reward model with the prompt kept apart.
-
-    Raises:
-        SystemExit: if TRL drops a row.
+    Attributes:
+        method: a key of `PREFIXES`.
+        texts: rows in TRL's columns, in the order in which they are trained.
+        model: where each run starts; it is copied.
+        tokenizer: of the model.
+        batch_size: rows per optimizer step.
+        max_tokens: more than the longest row has.
+        learning_rate: constant.
+        clock: seconds.
     """
-    if method == "reward_model":
-        rows = [_pair_ids(tokenizer, t) for t in texts]
-    else:
-        trainer = _trainer(method, texts, deepcopy(model), tokenizer, training, variants(method, 1)[-1], 0.0)
-        rows = list(trainer.train_dataset)
-    if len(rows) != len(texts):
-        raise SystemExit(f"TRL kept {len(rows)} of {len(texts)} rows; lower --max-tokens")
-    return rows
+
+    method: str
+    texts: Sequence[dict[str, Any]]
+    model: Any
+    tokenizer: Any
+    batch_size: int
+    max_tokens: int
+    learning_rate: float
+    clock: Callable[[], float]
+
+    def variants(self) -> list[Variant]:
+        """Return what TRL may be set to; KTO's baseline is the same only in one micro-batch."""
+        cuts = [1] if self.method == "kto" else [n for n in (1, 4, 8) if self.batch_size % n == 0]
+        firsts = (True, False) if self.method in ("dpo", "kto") else (None,)
+        return [Variant(cut, first) for cut in cuts for first in firsts]
+
+    def items(self) -> list[tuple[Example, ...]]:
+        """Return TRL's tokens of each row; for KTO the second sequence is the mismatched one.
+
+        Raises:
+            SystemExit: if TRL drops a row.
+        """
+        rows = list(self.trainer(self.variants()[-1]).train_dataset)
+        if len(rows) != len(self.texts):
+            raise SystemExit(f"TRL kept {len(rows)} of {len(self.texts)} rows; raise --max-tokens")
+        if self.method == "reward_model":  # its rows do not say where the prompt ends
+            prompts = [self.tokenizer(text["prompt"])["input_ids"] for text in self.texts]
+            return [_pair(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
+        return [_item(self.method, row) for row in rows]
+
+    def run(self, variant: Variant) -> tuple[float, list[float]]:
+        """Train; return seconds (of the steps and the reference) and the loss of each step."""
+        trainer = self.trainer(variant)
+        watch = _Watch(self.clock)
+        trainer.add_callback(watch)
+        losses: list[float] = []
+        inner = trainer.training_step
+
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            loss = inner(*args, **kwargs)
+            losses.append(float(loss))
+            return loss
+
+        trainer.training_step = recorded
+        trainer.train()
+        size = variant.accumulation
+        steps = [sum(losses[i : i + size]) for i in range(0, len(losses), size)]
+        return watch.seconds + trainer.reference_seconds, steps
+
+    def trainer(self, variant: Variant) -> Any:
+        """Build the trainer, which also tokenises."""
+        disable_progress_bars()
+        warnings.filterwarnings("ignore")
+        model, own, references = deepcopy(self.model), {}, {}
+        if variant.reference_first is not None:
+            own["precompute_ref_log_probs"] = variant.reference_first
+        if variant.reference_first is False:
+            references["ref_model"] = deepcopy(self.model)
+        arguments = getattr(trl, f"{PREFIXES[self.method]}Config")(
+            output_dir=tempfile.gettempdir(),
+            per_device_train_batch_size=self.batch_size // variant.accumulation,
+            gradient_accumulation_steps=variant.accumulation,
+            train_sampling_strategy="sequential",
+            max_length=self.max_tokens,
+            num_train_epochs=1,
+            learning_rate=self.learning_rate,
+            lr_scheduler_type="constant",
+            adam_beta2=0.95,
+            bf16=False,
+            use_cpu=True,
+            gradient_checkpointing=False,
+            dataloader_pin_memory=False,
+            save_strategy="no",
+            logging_strategy="no",
+            logging_nan_inf_filter=False,
+            report_to="none",
+            disable_tqdm=True,
+            **own,
+        )
+        return _watched(getattr(trl, f"{PREFIXES[self.method]}Trainer"), self.clock)(
+            model=model,
+            args=arguments,
+            train_dataset=Dataset.from_list(list(self.texts)),
+            processing_class=self.tokenizer,
+            **references,
+        )
 
 
-def run_trl(
-    method: str,
-    texts: Sequence[dict[str, Any]],
-    model: Any,
-    tokenizer: Any,
-    training: Any,
-    variant: Variant,
-    learning_rate: float,
-) -> tuple[float, list[float]]:
-    """Train, and return seconds (of the steps and the reference) and the loss of each step."""
-    trainer = _trainer(method, texts, model, tokenizer, training, variant, learning_rate)
-    seconds = _Watch()
-    trainer.add_callback(seconds.callback())
-    losses: list[float] = []
-    inner = trainer.training_step
+class _Watch(TrainerCallback):
+    """Time from the first step's beginning to the last one's end, without the set-up."""
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:
-        loss = inner(*args, **kwargs)
-        losses.append(float(loss))
-        return loss
+    began = seconds = 0.0
 
-    trainer.training_step = recorded
-    trainer.train()
-    cut = variant.accumulation
-    steps = [sum(losses[i : i + cut]) for i in range(0, len(losses), cut)]
-    return seconds.total + getattr(trainer, "reference_seconds", 0.0), steps
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.began = self.clock()
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds = self.clock() - self.began
 
 
-class _Watch:
-    """Time from the first step's beginning to the last one's end, without the trainer's set-up."""
-
-    total = 0.0
-
-    def callback(self) -> Any:
-        from transformers import TrainerCallback
-
-        watch = self
-
-        class Callback(TrainerCallback):
-            def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-                watch.began = time.perf_counter()
-
-            def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-                watch.total = time.perf_counter() - watch.began
-
-        return Callback()
-
-    began = 0.0
-
-
-def _trainer(
-    method: str,
-    texts: Sequence[dict[str, Any]],
-    model: Any,
-    tokenizer: Any,
-    training: Any,
-    variant: Variant,
-    learning_rate: float,
-) -> Any:
-    try:
-        import trl
-        from datasets import Dataset, disable_progress_bars
-    except ModuleNotFoundError as error:
-        raise SystemExit(f"{error}; pip install ratchet-rlhf[trl]") from error
-
-    disable_progress_bars()
-    warnings.filterwarnings("ignore")
-    prefix = {"sft": "SFT", "reward_model": "Reward", "dpo": "DPO", "kto": "KTO"}[method]
-    config = getattr(trl, f"{prefix}Config")
-    own: dict[str, Any] = {}
-    if variant.reference_first is not None:
-        own["precompute_ref_log_probs"] = variant.reference_first
-    arguments = config(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=training.batch_size // variant.accumulation,
-        gradient_accumulation_steps=variant.accumulation,
-        train_sampling_strategy="sequential",
-        max_length=training.max_tokens,
-        num_train_epochs=1,
-        learning_rate=learning_rate,
-        lr_scheduler_type="constant",
-        adam_beta2=0.95,
-        weight_decay=0.0,
-        max_grad_norm=1.0,
-        bf16=False,
-        use_cpu=True,
-        gradient_checkpointing=False,
-        dataloader_pin_memory=False,
-        save_strategy="no",
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        report_to="none",
-        disable_tqdm=True,
-        **own,
-    )
-    kind = _with_watched_reference(getattr(trl, f"{prefix}Trainer"))
-    if variant.reference_first is False:
-        own = {"ref_model": deepcopy(model)}
-    else:
-        own = {}
-    return kind(
-        model=model,
-        args=arguments,
-        train_dataset=Dataset.from_list(list(texts)),
-        processing_class=tokenizer,
-        **own,
-    )
-
-
-def _with_watched_reference(kind: Any) -> Any:
-    class Watched(kind):
-        """Counts the time of the reference's log-probabilities."""
+def _watched(trainer: Any, clock: Callable[[], float]) -> Any:
+    class Watched(trainer):
+        """Counts the time of the reference's log-probabilities where they come first."""
 
         reference_seconds = 0.0
 
         def _precompute_ref_logps(self, *args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
+            began = clock()
             dataset = super()._precompute_ref_logps(*args, **kwargs)
-            self.reference_seconds = time.perf_counter() - began
+            self.reference_seconds = clock() - began
             return dataset
 
     return Watched
 
 
-def _pair_ids(tokenizer: Any, texts: dict[str, str]) -> dict[str, list[int]]:
-    end = tokenizer.eos_token
-    prompt = tokenizer(texts["prompt"])["input_ids"]
-    sides = {}
-    for side in ("chosen", "rejected"):
-        ids = tokenizer(texts["prompt"] + texts[side] + end)["input_ids"]
-        if ids[: len(prompt)] != prompt:
-            raise SystemExit(f"the prompt's tokens change before the response {texts[side]!r}")
-        sides[f"{side}_ids"] = ids[len(prompt) :]
-    return {"prompt_ids": prompt, **sides}
+def _item(method: str, row: dict[str, Any]) -> tuple[Example, ...]:
+    if method == "sft":
+        mask = tuple(int(label != -100) for label in row["labels"])
+        return (Example(tuple(row["input_ids"]), mask),)
+    columns = ("completion_ids", "KL_completion_ids") if method == "kto" else SIDES
+    return tuple(_example(row["prompt_ids"], row[column]) for column in columns)
+
+
+def _pair(row: dict[str, Any], prompt: Sequence[int]) -> tuple[Example, ...]:
+    size = 0  # tokens of the prompt that both sides begin with
+    for ids in zip(prompt, *(row[side] for side in SIDES), strict=False):
+        if len(set(ids)) > 1:
+            break
+        size += 1
+    return tuple(_example(prompt[:size], row[side][size:]) for side in SIDES)
+
+
+def _example(prompt: Sequence[int], response: Sequence[int]) -> Example:
+    return Example((*prompt, *response), (0,) * len(prompt) + (1,) * len(response))

@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.beginning import sft_and_reward_model
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
 from flows.outline import step_names
@@ -44,9 +45,7 @@ def full_rlhf(
 def steps(recipe: Steps) -> None:
     """The recipe itself; `ratchet plan` walks it too, without doing anything."""
     config = recipe.config
-    sft = recipe.run("sft", config.sft)
-    feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
-    reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
+    sft, reward_model = sft_and_reward_model(recipe)
 
     best = recipe.run(
         "rejection_sampling", config.rejection_sampling, policy=sft, reward_model=reward_model

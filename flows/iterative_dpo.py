@@ -7,6 +7,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.beginning import sft_and_reward_model
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
 from flows.outline import step_names
@@ -42,9 +43,7 @@ def iterative_dpo(
 def steps(recipe: Steps) -> None:
     """The recipe itself; `ratchet plan` walks it too, without doing anything."""
     config = recipe.config
-    sft = recipe.run("sft", config.sft)
-    feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
-    reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
+    sft, reward_model = sft_and_reward_model(recipe)
 
     wants_champion = config.iterative_dpo.start == "champion"
     start = (recipe.champion_ref() if wants_champion else None) or sft

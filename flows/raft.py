@@ -7,6 +7,7 @@ from typing import Any
 
 from prefect import flow
 
+from flows.beginning import sft_and_reward_model
 from flows.lifecycle_config import Overrides
 from flows.lifecycle_report import publish_report
 from flows.outline import step_names
@@ -41,9 +42,7 @@ def raft(
 def steps(recipe: Steps) -> None:
     """The recipe itself; `ratchet plan` walks it too, without doing anything."""
     config = recipe.config
-    sft = recipe.run("sft", config.sft)
-    feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
-    reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
+    sft, reward_model = sft_and_reward_model(recipe)
     policy = raft_rounds(recipe, sft, reward_model=reward_model)
     evaluation = recipe.run(
         "evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model

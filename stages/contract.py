@@ -68,11 +68,28 @@ class Resources(Block):
     )
 
 
+class WandbLogging(Block):
+    """Curves at Weights & Biases."""
+
+    project: str = operational(..., "Project that the run belongs to.", min_length=1)
+    mode: Literal["online", "offline"] = operational(
+        "online", "`offline` keeps the run in the attempt's folder, for `wandb sync`."
+    )
+
+
+class Logging(Block):
+    """Where curves go besides `metrics.jsonl` and MLflow."""
+
+    tensorboard: bool = operational(False, "Event files in the attempt's folder.")
+    wandb: WandbLogging | None = operational(None, "Weights & Biases; None sends nothing.")
+
+
 class StageConfig(Block):
     """What a person writes about one stage; every stage's Config derives from it."""
 
     seed: int = semantic(0, "Seed of every random choice in the stage.", ge=0)
     resources: Resources = operational(Resources(), "What the job reserves on the cluster.")
+    logging: Logging = operational(Logging(), "Where curves go besides metrics.jsonl.")
 
 
 class MetricSink(Protocol):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from stages.batches import Pairs
     from stages.datasets import Preference
+    from stages.reference import Reference
     from training_core.algorithms.preference_losses import PairLogprobs
     from training_core.objectives.preference import PairBatch
 
@@ -50,6 +51,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.datasets import preferences
     from stages.encoding import encode_pairs
     from stages.offline import best_device, fit
+    from stages.reference import Reference
     from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
     from training_core.data import chat
     from training_core.models import hub
@@ -72,16 +74,15 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     shares = sharing_pays(policy, pairs, pad_id, sequence_logprobs)
     packs = packs_rows(policy)
     train, test = (Pairs(some, pad_id, policy.device, shares, packs) for some in (pairs, heldout))
+    budget = config.training.micro_batch_tokens
     if row.needs_reference:
-        train, test = (
-            _with_reference(policy, each, config, inputs, context) for each in (train, test)
-        )
+        reference = Reference(policy, inputs, config.model, config.seed, context)
+        train, test = (_with_reference(each, reference, budget) for each in (train, test))
     if row.needs_reference and inputs["policy"] == inputs["reference"]:
         _require_no_preference_yet(policy, train, context)
 
     rewards = partial(implicit_rewards, row, beta=config.loss.beta)
     loss = partial(row.function, **config.loss.model_dump(exclude={"name"}))
-    budget = config.training.micro_batch_tokens
     objective = balanced(
         preference(loss, rewards, nll_coef=config.nll_coef),
         config.model.moe_aux_loss_coef,
@@ -129,23 +130,15 @@ def _rows(config: Config, inputs: Inputs) -> tuple[list[Preference], int]:
     return kept, len(rows) - len(kept)
 
 
-def _with_reference(
-    policy: Any, pairs: Pairs, config: Config, inputs: Inputs, context: Context
-) -> Pairs:
+def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
     from dataclasses import replace
 
-    from stages.reference import open_reference, reference_logprobs
-
-    weights = context.input_digests.get("reference", str(inputs["reference"]))
-    sums = reference_logprobs(
-        lambda: open_reference(policy, inputs, config.model, seed=config.seed),
+    sums = reference.logprobs(
         pairs,
         [side for pair in pairs.pairs for side in (pair.chosen, pair.rejected)],
         batch_of=lambda batch: batch.batch,
         columns=2,
-        budget_tokens=config.training.micro_batch_tokens,
-        identity=f"{weights} {config.model.dtype}",
-        context=context,
+        budget_tokens=budget,
     )
     return replace(pairs, ref_logprobs=sums)
 

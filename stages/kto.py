@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from stages.rated import Rated
+    from stages.reference import Reference
     from training_core.types import Rated as RatedExample
 
 
@@ -44,6 +45,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.encoding import encode_ratings
     from stages.offline import best_device, fit
     from stages.rated import rated_batches
+    from stages.reference import Reference
     from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
     from training_core.data import chat
     from training_core.models import hub
@@ -61,9 +63,10 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
+    reference = Reference(policy, inputs, config.model, config.seed, context)
+    budget = config.training.micro_batch_tokens
     train, test = (
-        _with_reference(policy, _rated(some, pad_id, config), config, inputs, context)
-        for some in (rows, heldout)
+        _with_reference(_rated(some, pad_id, config), reference, budget) for some in (rows, heldout)
     )
     loss = partial(row.function, **config.loss.model_dump(exclude={"name"}))
     objective = balanced(
@@ -105,23 +108,16 @@ def _rated(rows: Sequence[RatedExample], pad_id: int, config: Config) -> Rated:
     return Rated(rows, pad_id, best_device(), partners)
 
 
-def _with_reference(
-    policy: Any, rated: Rated, config: Config, inputs: Inputs, context: Context
-) -> Rated:
+def _with_reference(rated: Rated, reference: Reference, budget: int) -> Rated:
     from dataclasses import replace
 
-    from stages.reference import open_reference, reference_logprobs
-
-    weights = context.input_digests.get("reference", str(inputs["reference"]))
-    sums = reference_logprobs(
-        lambda: open_reference(policy, inputs, config.model, seed=config.seed),
-        rated.with_mismatched(),
-        [side for item in rated.with_mismatched().groups for side in item],
+    both = rated.with_mismatched()
+    sums = reference.logprobs(
+        both,
+        [side for group in both.groups for side in group],
         batch_of=lambda batch: batch,
         columns=2,
-        budget_tokens=config.training.micro_batch_tokens,
-        identity=f"{weights} {config.model.dtype}",
-        context=context,
+        budget_tokens=budget,
     )
     return replace(rated, ref_logprobs=sums)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -149,6 +150,9 @@ def fit(
         )
     model.train()
     total = steps_in(num_examples, training.batch_size, training.epochs)
+    if isinstance(training.engine, DeepSpeed):
+        size = training.engine.tensor_parallel_size
+        context = replace(context, ranks=replace(context.ranks, tensor_parallel_size=size))
     engine = make_engine(model, training.optimizer, total, training.engine, context.ranks)
     fitting = _Fitting(engine, training, context, evaluate)
     fitting.run(objective, batch_of, total)
@@ -166,9 +170,9 @@ class _Fitting:
         self._engine, self._model = engine, engine.model
         self._training, self._context, self._evaluate = training, context, evaluate
         self._best = Best(training.best_metric)
-        self._average = (
-            None if training.ema_decay is None else WeightAverage(engine.model, training.ema_decay)
-        )
+        with engine.whole_model() as model:
+            decay = training.ema_decay
+            self._average = None if decay is None else WeightAverage(model, decay)
         self._parts: dict[str, Part] = {"best": self._best}
         if self._average is not None:
             self._parts["average"] = self._average
@@ -230,8 +234,8 @@ class _Fitting:
         return share_of_rank(
             micro_batches,
             [padded_tokens(m) for m in micro_batches],
-            ranks.rank,
-            ranks.world_size,
+            ranks.data_rank,
+            ranks.data_world_size,
             even=self._engine.needs_even_ranks,
         )
 

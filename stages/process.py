@@ -24,9 +24,10 @@ from threading import Event
 from pydantic import ValidationError
 
 from stages.catalog import find_stage
-from stages.contract import Context, ExitCode, Result, StageConfig
+from stages.contract import Context, ExitCode, MetricSink, Result, StageConfig
+from stages.curve_sinks import open_sinks
 from stages.process_record import write_error
-from stages.sink import FileSink, Heartbeat, NullSink
+from stages.sink import Heartbeat, NullSink
 from stages.store import Manifest, Request, Store, record_files
 from stages.workers import die_with_parent, run_workers
 from training_core.errors import (
@@ -82,8 +83,15 @@ def run_request(path: Path) -> int:
         if config.resources.num_workers > 1 and "RANK" not in os.environ:
             _require_one_fit(config)
             return run_workers(path.resolve(), config.resources, stop)
-        with _together(ranks), Heartbeat(attempt_dir) if ranks.is_first else nullcontext():
-            won = _run(request, config, _context(attempt_dir, request, stop, ranks), started)
+        with (
+            _together(ranks),
+            Heartbeat(attempt_dir) if ranks.is_first else nullcontext(),
+            open_sinks(attempt_dir, request, config.logging)
+            if ranks.is_first
+            else nullcontext(NullSink()) as sink,
+        ):
+            context = _context(attempt_dir, request, stop, ranks, sink)
+            won = _run(request, config, context, started)
     except (RatchetError, ValidationError, OSError) as error:
         return _report(error, attempt_dir)
     except RuntimeError as error:
@@ -167,7 +175,9 @@ def _publish(
     return Store(attempt_dir.parents[4]).publish(manifest)
 
 
-def _context(attempt_dir: Path, request: Request, stop: Event, ranks: Ranks) -> Context:
+def _context(
+    attempt_dir: Path, request: Request, stop: Event, ranks: Ranks, sink: MetricSink
+) -> Context:
     siblings = sorted(
         (d for d in attempt_dir.parent.glob("a[0-9]*") if d != attempt_dir),
         key=lambda d: int(d.name[1:]),
@@ -175,7 +185,7 @@ def _context(attempt_dir: Path, request: Request, stop: Event, ranks: Ranks) -> 
     )
     return Context(
         attempt_dir=attempt_dir,
-        sink=FileSink(attempt_dir, request.stage) if ranks.is_first else NullSink(),
+        sink=sink,
         earlier_attempts=tuple(siblings),
         should_stop=stop.is_set,
         input_digests=request.input_digests,

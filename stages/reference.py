@@ -10,8 +10,9 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -26,14 +27,76 @@ from training_core.storage import writing
 from training_core.types import Batch, Example
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The frozen model that a policy is held near.
+
+    Attributes:
+        policy: as the stage starts with it.
+        inputs: directories, with `policy` and `reference`.
+        options: what the policy was loaded as.
+        seed: of the stage.
+        context: where kept results are, and what the inputs contain.
+    """
+
+    policy: Any
+    inputs: Inputs
+    options: ModelOptions
+    seed: int
+    context: Context
+
+    @property
+    def identity(self) -> str:
+        """What names its weights and its precision."""
+        directory = str(self.inputs["reference"])
+        weights = self.context.input_digests.get("reference", directory)
+        return f"{weights} {self.options.dtype}"
+
+    def opened(self) -> AbstractContextManager[Any]:
+        """Give the model.
+
+        Where it is what the policy starts from, and the policy is an adapter on it, it is the
+        policy with the adapter off, and no second model is loaded.
+        """
+        if self.options.lora is not None and self.inputs["policy"] == self.inputs["reference"]:
+            from training_core.models.adapters import adapter_disabled
+
+            return adapter_disabled(self.policy)
+        plain = self.options.untrained().load_options(seed=self.seed)
+        model = hub.freeze(hub.load_policy(self.inputs["reference"], options=plain))
+        return nullcontext(model.to(self.policy.device))
+
+    def logprobs(
+        self,
+        collator: Collator[T],
+        sequences: Sequence[Example],
+        *,
+        batch_of: Callable[[T], Batch],
+        columns: int,
+        budget_tokens: int,
+    ) -> torch.Tensor:
+        """Ask it about every sequence; see `reference_logprobs`."""
+        return reference_logprobs(
+            self.opened,
+            collator,
+            sequences,
+            batch_of=batch_of,
+            columns=columns,
+            budget_tokens=budget_tokens,
+            identity=self.identity,
+            context=self.context,
+        )
 
 
 def reference_logprobs(
     opened: Callable[[], AbstractContextManager[Any]],
-    collator: Collator[Any],
+    collator: Collator[T],
     sequences: Sequence[Example],
     *,
-    batch_of: Callable[[Any], Batch],
+    batch_of: Callable[[T], Batch],
     columns: int,
     budget_tokens: int,
     identity: str,
@@ -57,8 +120,7 @@ def reference_logprobs(
     path = None
     if context.cache_dir is not None:
         path = context.cache_dir / f"logprobs-{_digest(identity, sequences)}.safetensors"
-        found = _read(path)
-        if found is not None:
+        if (found := _read(path)) is not None:
             log.info("the reference's log-probabilities are known already: %s", path.name)
             return found
     with opened() as model:
@@ -71,29 +133,6 @@ def reference_logprobs(
     if path is not None:
         _write(path, sums)
     return sums
-
-
-def open_reference(
-    policy: Any, inputs: Inputs, options: ModelOptions, *, seed: int
-) -> AbstractContextManager[Any]:
-    """Give the frozen model of the input `reference`.
-
-    Where that is what the policy starts from, and the policy is an adapter on it, it is the policy
-    with the adapter off, and no second model is loaded.
-
-    Args:
-        policy: as the stage starts with it.
-        inputs: with `policy` and `reference`.
-        options: what the policy was loaded as.
-        seed: of the stage.
-    """
-    if options.lora is not None and inputs["policy"] == inputs["reference"]:
-        from training_core.models.adapters import adapter_disabled
-
-        return adapter_disabled(policy)
-    plain = options.untrained().load_options(seed=seed)
-    reference = hub.freeze(hub.load_policy(inputs["reference"], options=plain))
-    return nullcontext(reference.to(policy.device))
 
 
 def _digest(identity: str, sequences: Sequence[Example]) -> str:

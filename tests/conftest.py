@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,3 +78,13 @@ def cafe_prompts(tokenizer: Any) -> list[Any]:
 
     rows = cafe.rows("prompts", split="train", size=8, seed=3)
     return [encode_prompt(tokenizer, str(i), row["prompt"]) for i, row in enumerate(rows)]
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data beside the repository, or where RATCHET_SHARED says."""
+    beside = Path(__file__).resolve().parents[2] / "shared"
+    folder = Path(os.environ.get("RATCHET_SHARED", beside)) / "data"
+    if not folder.exists():
+        pytest.skip(f"there is no {folder}; set RATCHET_SHARED to the folder with the shared data")
+    return folder

@@ -72,9 +72,10 @@ def any_rank(claim: bool, ranks: Ranks) -> bool:
 
 
 def pool_means(means: Mapping[str, Mean], ranks: Ranks) -> dict[str, Mean]:
-    """Add up means over ranks, in the order of ranks; a rank need not have all of them."""
+    """Add up means over shares of the data, in their order; a rank need not have all of them."""
     pooled: dict[str, Mean] = {}
-    for of_rank in gather({n: (m.total, m.count) for n, m in means.items()}, ranks):
+    everyone = gather({n: (m.total, m.count) for n, m in means.items()}, ranks)
+    for of_rank in everyone[:: ranks.tensor_parallel_size]:
         for name, (total, count) in of_rank.items():
             mean = Mean(total, count)
             pooled[name] = pooled[name] + mean if name in pooled else mean

@@ -16,14 +16,22 @@ class Ranks:
         rank: 0 to world_size - 1; 0 writes what is written once.
         world_size: number of processes.
         local_rank: number of this process on its machine; its GPU.
+        tensor_parallel_size: neighbouring ranks that hold the parts of one model, and so see the
+            same data.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a rank that cannot be."""
+        """Refuse ranks that cannot be."""
+        if self.world_size % self.tensor_parallel_size:
+            raise ConfigError(
+                "resources.num_workers must be a multiple of tensor_parallel_size "
+                f"{self.tensor_parallel_size}, found {self.world_size}; change one of them"
+            )
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
                 f"RANK must be from 0 to WORLD_SIZE - 1 = {self.world_size - 1}, found {self.rank}"
@@ -33,6 +41,16 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this process writes what is written once."""
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Number of this process's share of the data."""
+        return self.rank // self.tensor_parallel_size
+
+    @property
+    def data_world_size(self) -> int:
+        """Number of shares of the data."""
+        return self.world_size // self.tensor_parallel_size
 
     @property
     def is_alone(self) -> bool:

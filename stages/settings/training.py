@@ -126,7 +126,7 @@ class DeepSpeed(Block):
         False, "Keep the parameters in host memory (ZeRO 3 alone)."
     )
     tensor_parallel_size: int = operational(
-        1, "GPUs that share each layer's matrices (AutoTP; GPUs only, ZeRO 0 to 2).", gt=0
+        1, "Workers that share each layer's matrices (AutoTP, with ZeRO 1 or 2).", gt=0
     )
 
     @model_validator(mode="after")
@@ -138,9 +138,10 @@ class DeepSpeed(Block):
             )
         if self.offload_optimizer and self.zero_stage == 0:
             raise ValueError("offload_optimizer needs zero_stage 1, 2 or 3, found 0; raise it")
-        if self.tensor_parallel_size > 1 and self.zero_stage == 3:  # noqa: PLR2004
+        if self.tensor_parallel_size > 1 and self.zero_stage not in (1, 2):
             raise ValueError(
-                "tensor_parallel_size > 1 needs zero_stage 0, 1 or 2, found 3; lower one of them"
+                f"tensor_parallel_size > 1 needs zero_stage 1 or 2, found {self.zero_stage}; "
+                "change one of them"
             )
         return self
 

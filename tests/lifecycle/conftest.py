@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -52,13 +51,3 @@ def demo_run(lifecycle: Lifecycle) -> UUID:
     """The flow run that the demo made."""
     (report,) = (lifecycle.store.root / "reports").iterdir()
     return UUID(report.name)
-
-
-@pytest.fixture
-def shared_data() -> Path:
-    """Real data beside the repository, or where RATCHET_SHARED says."""
-    beside = Path(__file__).resolve().parents[3] / "shared"
-    folder = Path(os.environ.get("RATCHET_SHARED", beside)) / "data"
-    if not folder.exists():
-        pytest.skip(f"there is no {folder}; set RATCHET_SHARED to the folder with the shared data")
-    return folder

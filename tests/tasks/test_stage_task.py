@@ -187,8 +187,8 @@ def test_a_job_that_waits_for_the_cluster_says_so_once_with_what_it_asks_for(cap
         notice.look(pending, now, log)
 
     (line,) = caplog.messages
-    expected = "job ppo-k-a1 waits for the cluster; it asks for num_cpus: 8, num_gpus: 1. no node"
-    assert line.startswith(expected)
+    asked = "num_workers: 1, num_cpus: 8, num_gpus: 1. no node"
+    assert line.startswith(f"job ppo-k-a1 waits for the cluster; it asks for {asked}")
 
 
 def test_user_and_password_are_cut_out_of_addresses():

@@ -30,18 +30,18 @@ def _run(rank: int, world_size: int, folder: Path, body: Callable[..., Any], arg
         torch.save(body(ranks, *args), folder / f"{rank}.pt")
 
 
-def tiny_llama(dtype: torch.dtype = torch.float32, seed: int = 0) -> Any:
+def tiny_llama(dtype: torch.dtype = torch.float32, seed: int = 0, num_heads: int = 2) -> Any:
     """Two layers with random weights and tied embeddings."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=40,
-        hidden_size=16,
+        hidden_size=8 * num_heads,
         intermediate_size=32,
         num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_heads,
         tie_word_embeddings=True,
     )
     return LlamaForCausalLM(config).to(dtype)
@@ -67,4 +67,4 @@ def share(step: int, ranks: Ranks, *, even: bool) -> list[Any]:
     """What one rank computes of the batch of `step`."""
     whole = micro_batches(step)
     costs = [batch.input_ids.numel() for batch in whole]
-    return share_of_rank(whole, costs, ranks.rank, ranks.world_size, even=even)
+    return share_of_rank(whole, costs, ranks.data_rank, ranks.data_world_size, even=even)

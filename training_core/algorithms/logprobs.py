@@ -151,7 +151,11 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad.mul_((logits * (temperature / softcap)).square_().neg_().add_(1.0))
             grad = (grad if temperature == 1.0 else grad.div_(temperature)).to(weight.dtype)
             torch.mm(grad, weight, out=grad_hidden[at])
-            if grad_weight is not None:
+            if grad_weight is None:
+                pass
+            elif grad_weight.dtype == grad.dtype:  # without another [V, H] for the product
+                grad_weight.addmm_(grad.T, hidden[at])
+            else:
                 grad_weight += grad.T @ hidden[at]
             if grad_bias is not None:
                 grad_bias += grad.sum(dim=0)

@@ -16,6 +16,7 @@ import copy
 import logging
 import os
 import shutil
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from deepspeed.checkpoint import ds_to_universal
+from deepspeed.utils import groups
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
@@ -40,10 +42,20 @@ from training_core.types import Loss
 
 log = logging.getLogger(__name__)
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+# It calls what torch 2.13 has renamed, and torch says so at every call.
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
 PARTITIONED = 3
 """The ZeRO stage from which on parameters are divided."""
 TAG = "state"
+CUTS = (
+    {"patterns": [r".*\.(o_proj|down_proj)\.weight$"], "partition_type": "row"},
+    {
+        "patterns": [r".*\.(q_proj|k_proj|v_proj|gate_proj|up_proj)\.weight$"],
+        "partition_type": "column",
+    },
+)
+"""What AutoTP cuts. Embeddings and heads stay whole: the chunked loss reads their weight."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +66,7 @@ class Zero:
         zero_stage: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
         offload_optimizer: keep the optimizer state in host memory.
         offload_parameters: keep the parameters in host memory.
-        tensor_parallel_size: GPUs that share each layer's matrices.
+        tensor_parallel_size: neighbouring ranks that share each layer's matrices; stage 1 or 2.
     """
 
     zero_stage: int = 2
@@ -95,7 +107,8 @@ class DeepSpeedEngine:
         eps: float = 1e-8,
         ranks: Ranks = ALONE,
     ) -> None:
-        _require_tensor_parallel(zero)
+        ranks = replace(ranks, tensor_parallel_size=zero.tensor_parallel_size)
+        _require_even_heads(model, zero.tensor_parallel_size)
         _connect(ranks)
         same_weights(model, ranks)
         self.model = model
@@ -105,14 +118,19 @@ class DeepSpeedEngine:
         self._max_grad_norm = max_grad_norm
         self._twin = _take_weights(model)
         self._shell = list(model.parameters())
+        self._shapes = [twin.shape for twin in self._twin.parameters()]
         self._trained = [p for p in self._twin.parameters() if p.requires_grad]
-        groups = [g for g in decay_groups(self._trained, weight_decay) if g["params"]]
+        decaying = [g for g in decay_groups(self._trained, weight_decay) if g["params"]]
         self._engine: Any = deepspeed.initialize(
             model=_Asked(self._twin),
-            optimizer=_adamw(zero, groups, lr=learning_rate, betas=betas, eps=eps),
+            optimizer=_adamw(zero, decaying, lr=learning_rate, betas=betas, eps=eps),
             config=_config(zero, max_grad_norm),
             dist_init_required=False,
         )[0]
+        if zero.tensor_parallel_size > 1:
+            _require_even_parts(self._twin, self._shapes, zero.tensor_parallel_size)
+            # It compares the first batch by pickling it, and an objective cannot be pickled.
+            self._engine.first_dataloader_check.remove()
         if zero.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # `step` adds up the gradients itself
 
@@ -142,7 +160,7 @@ class DeepSpeedEngine:
     def _zero_step(self, count: float) -> float:
         optimizer = self._engine.optimizer
         optimizer.custom_loss_scaler = True
-        optimizer.external_loss_scale = (count or 1.0) / self._ranks.world_size
+        optimizer.external_loss_scale = (count or 1.0) / self._ranks.data_world_size
         self._engine.step()  # it updates nothing if the norm is not finite
         optimizer.custom_loss_scaler = False
         return float("inf") if optimizer.overflow else float(optimizer._global_grad_norm)
@@ -161,27 +179,38 @@ class DeepSpeedEngine:
 
     @contextmanager
     def whole_model(self) -> Iterator[nn.Module]:
-        """Fill the shell: with the twin's own tensors, or with copies where those are divided."""
+        """Fill the shell with copies of the twin's weights."""
         with torch.no_grad():
-            for shell, twin in zip(self._shell, self._twin.parameters(), strict=True):
-                shell.data = self._whole(twin)
+            for shell, twin in self._pairs():
+                shell.data = twin
         try:
             yield self.model
         finally:
             for shell in self._shell:
                 shell.data = shell.data.new_empty(0)
 
-    def _whole(self, parameter: Tensor) -> Tensor:
-        if self._zero.zero_stage < PARTITIONED:
-            return parameter.data
-        with deepspeed.zero.GatheredParameters([parameter]):
-            return parameter.data.clone()
+    def _pairs(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Each parameter of the shell with the whole weight that belongs into it."""
+        parameters = zip(self._shell, self._twin.parameters(), self._shapes, strict=True)
+        for shell, twin, shape in parameters:
+            yield shell, self._whole(twin, shape)
+
+    def _whole(self, parameter: Tensor, shape: torch.Size) -> Tensor:
+        if self._zero.zero_stage == PARTITIONED:
+            with deepspeed.zero.GatheredParameters([parameter]):
+                return parameter.data.clone()
+        if (dimension := _cut_dimension(parameter, shape)) is None:
+            return parameter.data.clone()  # a view of a flat buffer, which cannot be saved alone
+        parts = [torch.empty_like(parameter) for _ in range(self._zero.tensor_parallel_size)]
+        mine = parameter.data.contiguous()
+        dist.all_gather(parts, mine, group=groups.get_tensor_model_parallel_group())
+        return torch.cat(parts, dim=dimension)
 
     def finish(self) -> None:
         """Give the weights back to `model` and let DeepSpeed go."""
         with torch.no_grad():
-            for shell, twin in zip(self._shell, self._twin.parameters(), strict=True):
-                shell.data = self._whole(twin).clone()
+            for shell, twin in self._pairs():
+                shell.data = twin
         self._engine.destroy()
 
     def state_dict(self) -> dict[str, Any]:
@@ -190,6 +219,7 @@ class DeepSpeedEngine:
             "kind": "deepspeed",
             "done": self._done,
             "zero_stage": self._zero.zero_stage,
+            "tensor_parallel_size": self._zero.tensor_parallel_size,
             "world_size": self._ranks.world_size,
         }
 
@@ -197,15 +227,16 @@ class DeepSpeedEngine:
         """Restore the position, and remember how the shards were cut.
 
         Raises:
-            ConfigError: if another engine or another ZeRO stage returned it.
+            ConfigError: if another engine, or one with other settings, returned it.
         """
         require_kind(state, "deepspeed")
-        if state["zero_stage"] != self._zero.zero_stage:
-            raise ConfigError(
-                f"the checkpoint was made with zero_stage {state['zero_stage']}, and "
-                f"training.engine.zero_stage is {self._zero.zero_stage}; set it back, or remove "
-                "the attempt's checkpoints to start over"
-            )
+        for name in ("zero_stage", "tensor_parallel_size"):
+            if state[name] != getattr(self._zero, name):
+                raise ConfigError(
+                    f"the checkpoint was made with {name} {state[name]}, and "
+                    f"training.engine.{name} is {getattr(self._zero, name)}; set it back, "
+                    "or remove the attempt's checkpoints to start over"
+                )
         self._done = int(state["done"])
         self._saved_world_size = int(state["world_size"])
 
@@ -226,6 +257,12 @@ class DeepSpeedEngine:
         if self._zero.zero_stage == 0 or self._saved_world_size == self._ranks.world_size:
             self._engine.load_checkpoint(str(directory), tag=TAG)
             return
+        if self._zero.tensor_parallel_size > 1:
+            raise ConfigError(
+                f"the checkpoint was made by {self._saved_world_size} workers; with "
+                "tensor_parallel_size > 1 as many must go on with it, found "
+                f"{self._ranks.world_size}; change resources.num_workers"
+            )
         if self._ranks.is_first:
             _convert(directory / TAG, scratch / TAG)
         barrier(self._ranks)
@@ -294,7 +331,12 @@ def _config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
         stage["offload_optimizer"] = host
     if zero.offload_parameters:
         stage["offload_param"] = host
+    tensor_parallel = {
+        "autotp_size": zero.tensor_parallel_size,
+        "partition_config": {"use_default_specs": False, "layer_specs": list(CUTS)},
+    }
     return {
+        **({"tensor_parallel": tensor_parallel} if zero.tensor_parallel_size > 1 else {}),
         "train_micro_batch_size_per_gpu": 1,  # it wants one; the batches are ours
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
@@ -306,11 +348,51 @@ def _config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
     }
 
 
-def _require_tensor_parallel(zero: Zero) -> None:
-    if zero.tensor_parallel_size > 1:
+def _cut_dimension(parameter: Tensor, shape: torch.Size) -> int | None:
+    """Along which dimension a weight of `shape` was cut; None if it is whole."""
+    cut = [d for d, size in enumerate(shape) if parameter.shape[d] != size]
+    return cut[0] if cut else None
+
+
+def _require_even_heads(model: nn.Module, parts: int) -> None:
+    """Refuse a cut through an attention head.
+
+    Raises:
+        ConfigError: naming what is not divided evenly.
+    """
+    if parts == 1:
+        return
+    config: Any = model.config
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config.get_text_config(), name, None)
+        if heads and heads % parts:
+            raise ConfigError(
+                f"tensor_parallel_size {parts} does not divide the model's {name} {heads} evenly; "
+                "choose one that divides heads, key-value heads and widths"
+            )
+
+
+def _require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) -> None:
+    """Refuse a model that AutoTP could not cut, or not into equal parts.
+
+    Raises:
+        ConfigError: naming the weight.
+    """
+    cuts = 0
+    for (name, parameter), shape in zip(model.named_parameters(), shapes, strict=True):
+        dimension = _cut_dimension(parameter, shape)
+        if dimension is None:
+            continue
+        cuts += 1
+        if parameter.shape[dimension] * parts != shape[dimension]:
+            raise ConfigError(
+                f"tensor_parallel_size {parts} does not divide {name} of shape {tuple(shape)} "
+                "evenly; choose one that divides heads, key-value heads and widths"
+            )
+    if not cuts:
         raise ConfigError(
-            f"tensor_parallel_size is {zero.tensor_parallel_size}, and this build trains with 1 "
-            "alone: the chunked loss needs the head's whole weight; use zero_stage 3 instead"
+            f"tensor_parallel_size is {parts}, and no layer of this model has a known name "
+            "(q_proj, o_proj, gate_proj, …); set it to 1"
         )
 
 

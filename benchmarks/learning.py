@@ -1,0 +1,221 @@
+"""Show that training works, on real data, beside what a user would pick instead.
+
+    python -m benchmarks.learning                 # all of it, a quarter of an hour on one core
+    python -m benchmarks.learning reward process  # parts of it
+
+SFT against its start, reward models against a bag of words on the same pairs, preference losses
+against their start, a process reward model against the majority class. Needs the shared data
+(RATCHET_SHARED, or a folder `shared` beside the repository).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+from benchmarks import learning_recipes as recipes
+from benchmarks.learning_baselines import (
+    bag_of_words,
+    balanced_accuracy,
+    mcnemar,
+    mean_with_interval,
+    share_with_interval,
+)
+from benchmarks.learning_measures import judged, policy_margins, reward_margins
+from stages.store import Manifest, Store
+from tests.stages.running import finish
+
+
+def main() -> None:
+    """Run the parts that were asked for and print their tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all if none is named")
+    parser.add_argument("--store", type=Path, help="keeps what is trained; a temporary folder")
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    root = arguments.store or Path(tempfile.mkdtemp(prefix="ratchet-learning-"))
+    for name in arguments.parts or PARTS:
+        started = time.monotonic()
+        for line in PARTS[name](shared_data(), root):
+            print(line, flush=True)
+        print(f"\n({name}: {time.monotonic() - started:.0f} s)\n", flush=True)
+
+
+def shared_data() -> Path:
+    """Where the real data is."""
+    beside = Path(__file__).resolve().parents[2] / "shared"
+    return Path(os.environ.get("RATCHET_SHARED", beside)) / "data"
+
+
+def sft(data: Path, root: Path) -> Iterator[str]:
+    """Held-out loss of SFT on real instructions."""
+    task = recipes.instructions(data)
+    train, heldout = task.write(root / "sft")
+    config = {
+        "base": recipes.story_model(data),
+        "chat_template": recipes.STORY_TEMPLATE,
+        "data": train,
+        "eval_data": heldout,
+        "training": recipes.training(3, 1e-3),
+    }
+    metrics = finish(Store(root / "store"), "sft", config).metrics
+    yield "| data | rows | held-out loss before | after |\n|---|---|---|---|"
+    yield (
+        f"| {task.name} | {len(task.train)} | {metrics['heldout_loss_before']:.3f} "
+        f"| {metrics['heldout_loss']:.3f} |"
+    )
+
+
+def reward(data: Path, root: Path) -> Iterator[str]:
+    """Reward models beside a bag of words on the same pairs."""
+    yield (
+        "| data | pairs, held out | reward model | bag of words | difference | McNemar p | "
+        "bag of words is |\n|---|---|---|---|---|---|---|"
+    )
+    for name, recipe in recipes.REWARD_RECIPES.items():
+        folder, task = root / name, recipe.rows(data)
+        baseline = bag_of_words(*recipes.parts_of(recipe.task(data)))
+        ours = reward_margins(*train_reward(recipe, data, folder, Store(root / "store"))) > 0
+        theirs = baseline.margins > 0
+        yield (
+            f"| {task.name} | {len(task.train)}, {len(task.heldout)} | {share_with_interval(ours)} "
+            f"| {share_with_interval(theirs)} "
+            f"| {mean_with_interval(ours.astype(float) - theirs.astype(float))} "
+            f"| {mcnemar(ours, theirs):.2f} | {baseline.description} |"
+        )
+
+
+def train_reward(
+    recipe: recipes.RewardRecipe, data: Path, folder: Path, store: Store
+) -> tuple[Path, dict[str, object]]:
+    """Train a reward model from scratch.
+
+    Returns:
+        Its directory, and the held-out pairs as a source.
+    """
+    task = recipe.rows(data)
+    train, heldout = task.write(folder)
+    base = recipes.make_scratch_base(
+        task.train, folder / "base", hidden_size=64, layers=recipe.layers
+    )
+    spoken = recipes.write_rows(folder / "spoken.jsonl", recipes.both_sides(task.train))
+    pretraining = {
+        "base": base,
+        "chat_template": "roles",
+        "data": spoken,
+        "training": recipes.training(recipe.pretraining_epochs, 2e-3),
+    }
+    policy = finish(store, "sft", pretraining)
+    config = {"data": train, "eval_data": heldout, "training": recipe.settings}
+    model = finish(store, "reward_model", config, {"policy": policy})
+    return store.artifact_dir(model), heldout
+
+
+def preference(data: Path, root: Path) -> Iterator[str]:
+    """Each preference loss raises the margin of held-out pairs over its own start."""
+    store, task = Store(root / "store"), recipes.polite(data)
+    train, heldout = task.write(root / "preference")
+    start = short_sft(data, root / "preference", store, task)
+    yield (
+        f"| loss ({task.name}) | gain in margin, nats | pairs whose margin rose "
+        "| preferred after | before |\n|---|---|---|---|---|"
+    )
+    for name in recipes.PREFERENCE_RATES:
+        trained = train_preference(name, start, store, {"data": train, "eval_data": heldout})
+        per_token = name in recipes.PER_TOKEN
+        after, before = (
+            policy_margins(store.artifact_dir(m), heldout, per_token=per_token)
+            for m in (trained, start)
+        )
+        unit = " per token" if per_token else ""
+        yield (
+            f"| {name} | {mean_with_interval(after - before)}{unit} "
+            f"| {share_with_interval(after > before)} | {share_with_interval(after > 0)} "
+            f"| {share_with_interval(before > 0)} |"
+        )
+
+
+def short_sft(data: Path, folder: Path, store: Store, task: recipes.Task) -> Manifest:
+    """Teach the pretrained model to answer, for half an epoch."""
+    spoken = recipes.write_rows(folder / "spoken.jsonl", recipes.chosen_side(task.train))
+    config = {
+        "base": recipes.story_model(data),
+        "chat_template": recipes.STORY_TEMPLATE,
+        "data": spoken,
+        "training": recipes.training(0.5, 1e-3),
+    }
+    return finish(store, "sft", config)
+
+
+def train_preference(
+    name: str, start: Manifest, store: Store, data: Mapping[str, object], epochs: float = 1.0
+) -> Manifest:
+    """Fit the start to pairs by one of the losses."""
+    settings = recipes.training(epochs, recipes.PREFERENCE_RATES[name])
+    loss = {"name": name, **recipes.LOSS_SETTINGS.get(name, {})}
+    config = {"loss": loss, **data, "training": settings}
+    stage = "kto" if name == "kto" else "dpo"
+    return finish(store, stage, config, {"policy": start, "reference": start})
+
+
+def process(data: Path, root: Path) -> Iterator[str]:
+    """A process reward model beside the majority class."""
+    yield (
+        "| steps of | labelled, held out | accuracy | always right | difference | balanced "
+        "| McNemar p |\n|---|---|---|---|---|---|---|"
+    )
+    store, folder = Store(root / "store"), root / "process"
+    task = recipes.mistakes(data, *recipes.PROCESS_TASKS)
+    directory = train_process(task, folder, store, recipes.training(6, 1e-3))
+    for name in (*recipes.PROCESS_TASKS, "all three"):
+        rows = [row for row in task.heldout if name in (row["task"], "all three")]
+        source = recipes.write_rows(folder / f"{name}.jsonl".replace(" ", "_"), rows)
+        says, is_right = judged(directory, source)
+        hits = says == is_right
+        yield (
+            f"| {name} | {len(hits)} | {share_with_interval(hits)} | {is_right.mean():.3f} "
+            f"| {mean_with_interval(hits.astype(float) - is_right.astype(float))} "
+            f"| {balanced_accuracy(says, is_right):.3f} | {mcnemar(hits, is_right):.1g} |"
+        )
+
+
+def train_process(
+    task: recipes.Task,
+    folder: Path,
+    store: Store,
+    settings: Mapping[str, object],
+    *,
+    layers: int = 2,
+) -> Path:
+    """Train a process reward model from scratch and return its directory."""
+    train, heldout = task.write(folder)
+    base = recipes.make_scratch_base(task.train, folder / "base", hidden_size=64, layers=layers)
+    spoken = recipes.write_rows(folder / "spoken.jsonl", recipes.whole_solutions(task.train))
+    pretraining = {
+        "base": base,
+        "chat_template": "roles",
+        "data": spoken,
+        "training": recipes.training(0.05, 2e-3),
+    }
+    policy = finish(store, "sft", pretraining)
+    config = {"data": train, "eval_data": heldout, "training": settings}
+    return store.artifact_dir(finish(store, "process_reward", config, {"policy": policy}))
+
+
+PARTS = {"sft": sft, "reward": reward, "preference": preference, "process": process}
+
+if __name__ == "__main__":
+    main()

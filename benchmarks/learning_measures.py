@@ -1,0 +1,70 @@
+"""Held-out numbers of trained models, one per pair or step, so that they can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stages.batches import Pairs, over_all
+from stages.datasets import preferences, solutions
+from stages.encoding import encode_pairs, encode_solutions
+from stages.measure import pair_scores
+from stages.settings.data import FileData
+from stages.steps import StepRows, judged_steps
+from training_core.data import chat
+from training_core.models import hub
+from training_core.objectives.preference import pair_logprobs
+
+BUDGET = 8192
+NO_LIMIT = 100_000
+Rows = Sequence[Mapping[str, Any]]
+Vector = NDArray[np.float64]
+
+
+def reward_margins(directory: Path, source: Mapping[str, Any]) -> Vector:
+    """Score of the chosen minus score of the rejected response, by a reward model."""
+    model = hub.load_scalar_model(directory)
+    scores = pair_scores(model, _pairs(directory, source, model), budget_tokens=BUDGET)
+    return (scores[:, 0] - scores[:, 1]).numpy()
+
+
+def policy_margins(directory: Path, source: Mapping[str, Any], *, per_token: bool) -> Vector:
+    """Log-probability of the chosen minus that of the rejected response, in nats."""
+    model = hub.freeze(hub.load_policy(directory))
+
+    def both(batch: Any) -> torch.Tensor:
+        known = pair_logprobs(model, batch)
+        lengths = (known.chosen_tokens, known.rejected_tokens) if per_token else (1.0, 1.0)
+        return torch.cat([known.chosen / lengths[0], known.rejected / lengths[1]])
+
+    pairs = _pairs(directory, source, model)
+    sums = over_all(pairs, both, budget_tokens=BUDGET, columns=2)
+    return (sums[:, 0] - sums[:, 1]).numpy()
+
+
+def judged(
+    directory: Path, source: Mapping[str, Any]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """What a process reward model says of each labelled step, and what is true: right or not."""
+    model, tokenizer = hub.load_step_model(directory), hub.load_tokenizer(directory)
+    rows = encode_solutions(tokenizer, solutions(_source(source)), max_tokens=NO_LIMIT)
+    steps = StepRows(rows, chat.pad_id(tokenizer), model.device)
+    scores, labels = judged_steps(model, steps, budget_tokens=BUDGET)
+    return (scores > 0).numpy(), (labels > 0.5).numpy()
+
+
+def _pairs(directory: Path, source: Mapping[str, Any], model: Any) -> Any:
+
+    tokenizer = hub.load_tokenizer(directory)
+    rows = encode_pairs(tokenizer, preferences(_source(source)), max_tokens=NO_LIMIT)
+    return Pairs(rows, chat.pad_id(tokenizer), model.device)
+
+
+def _source(source: Mapping[str, Any]) -> Any:
+
+    return FileData.model_validate(source)
