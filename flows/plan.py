@@ -67,7 +67,7 @@ class Plan:
         self.refs[step] = (
             ref_of(manifest, step, is_reused=True) if manifest else pending_ref(job.spec.name, step)
         )
-        gpus = config.resources.num_gpus
+        gpus = config.resources.num_gpus * config.resources.num_workers
         self.steps.append(PlannedStep(step, job.spec.name, manifest is not None, reason, gpus))
         return self.refs[step]
 

@@ -18,14 +18,17 @@ from torch import Tensor
 from stages.settings.training import Training
 from training_core.data.batching import batch_indices, collate, cut_by_tokens
 from training_core.data.layout import collate_packed, collate_shared, row_length
+from training_core.distributed import gather
 from training_core.models.causal_lm import can_branch
 from training_core.objectives.preference import PairBatch
+from training_core.ranks import ALONE, Ranks
 from training_core.types import Batch, Example, Pair
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+CUTS_PER_RANK = 2
 SHARING_PAYS = 0.95
 """Prompts are shared where that leaves less than this part of the tokens."""
 SHARING_GAP = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -47,32 +50,48 @@ class Collator(Protocol[T_co]):
 
 
 def micro_batches(
-    collator: Collator[T], training: Training, *, seed: int
+    collator: Collator[T], training: Training, *, seed: int, ranks: Ranks = ALONE
 ) -> Callable[[int], list[T]]:
-    """Build step -> micro-batches; which items a step has depends on nothing but step and seed."""
+    """Build step -> micro-batches; which items a step has depends on nothing but step and seed.
+
+    Several ranks get at least `CUTS_PER_RANK` each, so that their shares can be near each other.
+    """
     lengths = collator.lengths
+    at_least = cuts_wanted(ranks)
 
     def batch_of(step: int) -> list[T]:
         chosen = batch_indices(
             len(lengths), training.batch_size, training.epochs, seed=seed, step=step
         )
-        return [batch for _, batch in cut(collator, chosen, training.micro_batch_tokens)]
+        budget = training.micro_batch_tokens
+        return [batch for _, batch in cut(collator, chosen, budget, at_least=at_least)]
 
     return batch_of
 
 
+def cuts_wanted(ranks: Ranks) -> int:
+    """Return how many micro-batches a batch should have, so that the ranks' shares can be even."""
+    return 1 if ranks.is_alone else CUTS_PER_RANK * ranks.world_size
+
+
 def cut(
-    collator: Collator[T], indices: Sequence[int], budget_tokens: int
+    collator: Collator[T], indices: Sequence[int], budget_tokens: int, *, at_least: int = 1
 ) -> Iterator[tuple[list[int], T]]:
     """Yield the items `indices` as micro-batches within the budget, with the items in each."""
-    for positions in cut_by_tokens([collator.lengths[i] for i in indices], budget_tokens):
+    lengths = [collator.lengths[i] for i in indices]
+    for positions in cut_by_tokens(lengths, budget_tokens, at_least=at_least):
         members = [indices[p] for p in positions]
         yield members, collator(members)
 
 
 @torch.no_grad()
 def over_all(
-    collator: Collator[T], measure: Callable[[T], Tensor], *, budget_tokens: int, columns: int
+    collator: Collator[T],
+    measure: Callable[[T], Tensor],
+    *,
+    budget_tokens: int,
+    columns: int,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Measure every item once, in micro-batches.
 
@@ -81,14 +100,16 @@ def over_all(
         measure: micro-batch of b items -> [columns * b], member by member as in `collate_shared`.
         budget_tokens: of a micro-batch.
         columns: numbers per item.
+        ranks: this process; each measures every n-th micro-batch, and all get everything.
 
     Returns:
-        [number of items, columns] on the CPU, at least in single precision.
+        [number of items, columns] float64 on the CPU.
     """
     found = torch.zeros(len(collator.lengths), columns, dtype=torch.float64)
-    for members, batch in cut(collator, range(len(collator.lengths)), budget_tokens):
-        found[members] = measure(batch).reshape(columns, -1).T.double().cpu()
-    return found
+    cuts = cut_by_tokens(collator.lengths, budget_tokens)
+    for members in cuts[ranks.rank :: ranks.world_size]:
+        found[members] = measure(collator(members)).reshape(columns, -1).T.double().cpu()
+    return torch.stack(gather(found, ranks)).sum(dim=0)
 
 
 def rows_of(

@@ -68,7 +68,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.batches import Examples
     from stages.datasets import demonstrations
     from stages.encoding import encode_demonstrations
-    from stages.offline import best_device, fit
+    from stages.engines import best_device
+    from stages.offline import fit
     from stages.on_policy import mixed_batches
     from training_core.algorithms.distillation_losses import DIVERGENCES
     from training_core.data import chat
@@ -121,6 +122,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         training=config.training,
         context=context,
         evaluate=measure if heldout else None,
+        batches_ask_model=config.on_policy_fraction > 0,
     )
     hub.save(student, tokenizer, context.artifact_dir)
     metrics = {"examples": float(len(examples))}

@@ -50,7 +50,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.batches import Pairs, micro_batches, sharing_pays
     from stages.datasets import preferences
     from stages.encoding import encode_pairs
-    from stages.offline import best_device, fit
+    from stages.engines import best_device
+    from stages.offline import fit
     from stages.reference import Reference
     from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
     from training_core.data import chat
@@ -98,7 +99,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     fit(
         policy,
         objective,
-        micro_batches(train, config.training, seed=config.seed),
+        micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
         num_examples=len(pairs),
         training=config.training,
         context=context,

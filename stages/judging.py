@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stages.contract import Context, Inputs
-from stages.offline import best_device
+from stages.engines import best_device
 from stages.sampling import (
     build_reward,
     load_prompts,

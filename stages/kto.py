@@ -43,7 +43,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """
     from stages.datasets import ratings
     from stages.encoding import encode_ratings
-    from stages.offline import best_device, fit
+    from stages.engines import best_device
+    from stages.offline import fit
     from stages.rated import rated_batches
     from stages.reference import Reference
     from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
@@ -83,11 +84,19 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     fit(
         policy,
         objective,
-        rated_batches(policy, train, config.training, row.baseline, seed=config.seed),
+        rated_batches(
+            policy,
+            train,
+            config.training,
+            row.baseline,
+            seed=config.seed,
+            ranks=context.ranks,
+        ),
         num_examples=len(rows),
         training=config.training,
         context=context,
         evaluate=measure if heldout else None,
+        batches_ask_model=True,
     )
     hub.save(policy, tokenizer, context.artifact_dir)
     metrics = {
@@ -100,7 +109,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
 
 def _rated(rows: Sequence[RatedExample], pad_id: int, config: Config) -> Rated:
-    from stages.offline import best_device
+    from stages.engines import best_device
     from stages.rated import Rated, mismatch
 
     examples = [row.example for row in rows]

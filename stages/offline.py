@@ -9,26 +9,23 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from stages.best import Best
 from stages.contract import Context
-from stages.settings.training import DeepSpeed, Engine, Training, Updates
+from stages.engines import make_engine
+from stages.resuming import Part, resume, saver
+from stages.settings.training import DeepSpeed, Training
 from training_core import checkpoint
 from training_core.data.batching import share_of_rank, steps_in
 from training_core.distributed import any_rank, gather
 from training_core.ema import WeightAverage
-from training_core.engine.optimizers import OPTIMIZERS
 from training_core.engine.protocol import Objective, TrainEngine
-from training_core.engine.torch_engine import TorchEngine
 from training_core.errors import ConfigError, DataError, IntegrityError, StoppedError
 from training_core.loop import train_steps
-from training_core.ranks import ALONE, Ranks
-from training_core.schedules import learning_rate_factor
+from training_core.models.parts import TrainedPart
 from training_core.types import StepReport
 
 log = logging.getLogger(__name__)
@@ -37,77 +34,6 @@ BatchOf = Callable[[int], Sequence[Any]]
 """Step (0-based) -> the micro-batches of its whole batch, the same on every rank."""
 Evaluate = Callable[[], Mapping[str, float]]
 """Measures the model that is fitted; called in eval mode and without gradients."""
-
-
-class Part(Protocol):
-    """Something whose state goes into checkpoints besides models and engines."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        ...
-
-
-def best_device() -> torch.device:
-    """The GPU if there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def make_engine(
-    model: Any,
-    optimizer: Updates,
-    total_steps: int,
-    engine: Engine | None = None,
-    ranks: Ranks = ALONE,
-) -> TrainEngine:
-    """Build the engine that `optimizer` and `engine` describe.
-
-    Args:
-        model: on its device.
-        optimizer: a row of the optimizers' union.
-        total_steps: where the schedule ends.
-        engine: plain torch if None.
-        ranks: this process.
-
-    Raises:
-        ConfigError: if the engine has no such optimizer.
-    """
-    schedule = learning_rate_factor(
-        optimizer.schedule,
-        warmup_steps=max(1, round(optimizer.warmup_fraction * total_steps)),
-        total_steps=total_steps,
-        min_ratio=optimizer.min_ratio,
-        decay_fraction=optimizer.decay_fraction,
-    )
-    shared = {
-        "learning_rate": optimizer.learning_rate,
-        "schedule": schedule,
-        "weight_decay": optimizer.weight_decay,
-        "max_grad_norm": optimizer.max_grad_norm,
-        "ranks": ranks,
-    }
-    own = optimizer.model_dump(exclude=set(Updates.model_fields) - {"betas", "eps"})
-    name = own.pop("name")
-    if isinstance(engine, DeepSpeed):
-        return _deepspeed(model, name, own, engine, shared)
-    return TorchEngine(model, optimizer=partial(OPTIMIZERS[name], **own), **shared)
-
-
-def _deepspeed(
-    model: Any, name: str, own: Mapping[str, Any], engine: DeepSpeed, shared: Mapping[str, Any]
-) -> TrainEngine:
-    if name != "adamw":
-        raise ConfigError(
-            f"the engine 'deepspeed' has the optimizer 'adamw' alone, found '{name}' "
-            "(it divides matrices, which Muon needs whole); choose engine: {name: torch}"
-        )
-    from training_core.engine.deepspeed_engine import DeepSpeedEngine, Zero
-
-    zero = Zero(**engine.model_dump(exclude={"name"}))
-    return DeepSpeedEngine(model, zero, **own, **shared)
 
 
 def fit(
@@ -119,6 +45,7 @@ def fit(
     training: Training,
     context: Context,
     evaluate: Evaluate | None = None,
+    batches_ask_model: bool = False,
 ) -> None:
     """Train `model` in place, from the newest checkpoint of this stage if there is one.
 
@@ -132,6 +59,7 @@ def fit(
         training: how long and how fast.
         context: where checkpoints and curves go, and the ranks that train together.
         evaluate: measures `model` every `training.eval_every_steps` and after the last step.
+        batches_ask_model: whether `batch_of` computes with `model` as it is then, as for samples.
 
     Raises:
         StoppedError: after SIGTERM, once the state is saved.
@@ -155,7 +83,7 @@ def fit(
         context = replace(context, ranks=replace(context.ranks, tensor_parallel_size=size))
     engine = make_engine(model, training.optimizer, total, training.engine, context.ranks)
     fitting = _Fitting(engine, training, context, evaluate)
-    fitting.run(objective, batch_of, total)
+    fitting.run(objective, fitting.asked(batch_of) if batches_ask_model else batch_of, total)
     engine.finish()
     fitting.export(total)
     model.eval()
@@ -168,6 +96,7 @@ class _Fitting:
         self, engine: TrainEngine, training: Training, context: Context, evaluate: Evaluate | None
     ) -> None:
         self._engine, self._model = engine, engine.model
+        self._trained = TrainedPart(self._model) if _is_partly_frozen(self._model) else self._model
         self._training, self._context, self._evaluate = training, context, evaluate
         self._best = Best(training.best_metric)
         with engine.whole_model() as model:
@@ -177,10 +106,19 @@ class _Fitting:
         if self._average is not None:
             self._parts["average"] = self._average
 
+    def asked(self, batch_of: BatchOf) -> BatchOf:
+        """Let `batch_of` find the model whole, and leave it as it was."""
+
+        def batch_of_whole(step: int) -> Sequence[Any]:
+            with self._engine.whole_model(), undisturbed(self._model):
+                return batch_of(step)
+
+        return batch_of_whole
+
     def run(self, objective: Objective, batch_of: BatchOf, total: int) -> None:
         """Make all steps that are not made yet."""
         context, every = self._context, self._training.save_every_steps
-        models, engines = {"model": self._model}, {"engine": self._engine}
+        models, engines = {"model": self._trained}, {"engine": self._engine}
         first = resume(context, models, engines, self._parts)
         save = saver(
             context,
@@ -250,7 +188,7 @@ class _Fitting:
     def _load(self, step: int) -> None:
         found = checkpoint.complete_checkpoints(self._context.checkpoint_roots)
         for candidate in (c for c in found if c.step == step):
-            state = checkpoint.load(candidate, {"model": self._model})
+            state = checkpoint.load(candidate, {"model": self._trained})
             if self._average is not None:
                 self._average.load_state_dict(state["parts"]["average"])
             log.info("the best checkpoint, of step %d, becomes the artifact", step)
@@ -274,6 +212,10 @@ def undisturbed(model: Any) -> Iterator[None]:
             model.train(was_training)
 
 
+def _is_partly_frozen(model: Any) -> bool:
+    return not all(parameter.requires_grad for parameter in model.parameters())
+
+
 def padded_tokens(micro_batch: Any) -> int:
     """What a micro-batch costs: the size of its `batch.input_ids`, or of its own `input_ids`."""
     batch = micro_batch.batch if hasattr(micro_batch, "batch") else micro_batch
@@ -287,109 +229,3 @@ def _basics(report: StepReport) -> dict[str, float]:
         "learning_rate": report.learning_rate,
         "tokens": report.tokens,
     }
-
-
-def resume(
-    context: Context,
-    models: Mapping[str, Any],
-    engines: Mapping[str, TrainEngine],
-    parts: Mapping[str, Part] | None = None,
-) -> int:
-    """Load the newest checkpoint of this or an earlier attempt that is sound, and its curves.
-
-    Args:
-        context: where checkpoints are.
-        models: by name.
-        engines: by name.
-        parts: what else has a state, by name.
-
-    Returns:
-        Steps already done; 0 if there is no sound checkpoint.
-    """
-    for candidate in checkpoint.complete_checkpoints(context.checkpoint_roots):
-        try:
-            with _whole(list(engines.values())):
-                state = checkpoint.load(candidate, models)
-        except IntegrityError as error:
-            log.warning("not resumed from a damaged checkpoint: %s", error)
-            continue
-        for name, engine in engines.items():
-            engine.load_state_dict(state["engines"][name])
-            shards = candidate.directory / checkpoint.SHARDS / name
-            engine.load_shards(shards, context.attempt_dir / "universal")
-        for name, part in (parts or {}).items():
-            part.load_state_dict(state["parts"][name])
-        _set_random_state(state["random"][context.ranks.rank % len(state["random"])])
-        context.sink.rewind(candidate.directory.parent.parent / "metrics.jsonl", candidate.step)
-        log.info("resumed at step %d from %s", candidate.step, candidate.directory)
-        return candidate.step
-    context.sink.rewind(context.attempt_dir / "metrics.jsonl", 0)
-    return 0
-
-
-def saver(
-    context: Context,
-    models: Mapping[str, Any],
-    engines: Mapping[str, TrainEngine],
-    *,
-    keep: int,
-    keep_gib: float | None = None,
-    parts: Mapping[str, Part] | None = None,
-    protected: Callable[[], Sequence[int]] = tuple,
-) -> Callable[[int], None]:
-    """Build the function that checkpoints `models`, `engines` and `parts` after a step.
-
-    Args:
-        context: where checkpoints go.
-        models: by name.
-        engines: by name; each makes its own model whole.
-        keep: newest checkpoints that stay.
-        keep_gib: size in GiB beyond which old ones go.
-        parts: what else has a state, by name.
-        protected: gives the steps whose checkpoints stay.
-    """
-
-    def save_shards(directory: Path) -> None:
-        for name, engine in engines.items():
-            engine.save_shards(directory / name)
-
-    def save(step: int) -> None:
-        with _whole(list(engines.values())):
-            state = {
-                "engines": {name: engine.state_dict() for name, engine in engines.items()},
-                "parts": {name: part.state_dict() for name, part in (parts or {}).items()},
-                "random": gather(_random_state(), context.ranks),
-            }
-            checkpoint.save(
-                context.checkpoint_roots[0],
-                step,
-                models,
-                state,
-                keep=keep,
-                keep_gib=keep_gib,
-                protected=protected(),
-                shards=save_shards,
-                ranks=context.ranks,
-            )
-
-    return save
-
-
-@contextmanager
-def _whole(engines: Sequence[TrainEngine]) -> Iterator[None]:
-    if not engines:
-        yield
-        return
-    with engines[0].whole_model(), _whole(engines[1:]):
-        yield
-
-
-def _random_state() -> dict[str, Any]:
-    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return {"cpu": torch.get_rng_state(), "cuda": on_gpu}
-
-
-def _set_random_state(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])

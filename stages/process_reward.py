@@ -48,7 +48,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     `heldout_majority`, the accuracy of always answering what is most frequent.
     """
     from stages.batches import micro_batches
-    from stages.offline import best_device, fit
+    from stages.engines import best_device
+    from stages.offline import fit
     from stages.steps import StepRows
     from training_core.algorithms.process_losses import step_cross_entropy
     from training_core.data import chat
@@ -68,7 +69,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     fit(
         model,
         process_reward(step_cross_entropy),
-        micro_batches(train, config.training, seed=config.seed),
+        micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
         num_examples=len(solutions),
         training=config.training,
         context=context,

@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.batches import Examples, cut
+from stages.batches import Examples, cut, cuts_wanted
 from stages.settings.training import Training
 from training_core.data.batching import batch_indices, collate
+from training_core.distributed import gather
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.objectives.unpaired import RatedBatch
+from training_core.ranks import ALONE, Ranks
 from training_core.types import Batch, Example
 from training_core.types import Rated as RatedExample
 
@@ -140,6 +142,7 @@ def rated_batches(
     baseline: Callable[[Tensor], Tensor],
     *,
     seed: int,
+    ranks: Ranks = ALONE,
 ) -> Callable[[int], list[RatedBatch]]:
     """Build step -> micro-batches whose baseline was measured on the whole batch.
 
@@ -149,6 +152,7 @@ def rated_batches(
         training: how large a batch is.
         baseline: (log-ratios of mismatched pairs [batch]) -> scalar.
         seed: of the order.
+        ranks: this process; the measuring is shared out, and all get the baseline of the batch.
     """
     mismatched = Examples(rated.mismatched, rated.pad_id, rated.device)
     budget = training.micro_batch_tokens
@@ -157,12 +161,14 @@ def rated_batches(
         chosen = batch_indices(
             len(rated.rows), training.batch_size, training.epochs, seed=seed, step=step
         )
+        mine = chosen[ranks.rank :: ranks.world_size]
+        logratios = [torch.empty(0, dtype=torch.float64)]
         with torch.no_grad():
-            logratios = [
-                sequence_logprobs(policy, batch) - rated.references[members, 1].to(rated.device)
-                for members, batch in cut(mismatched, chosen, budget)
-            ]
-            level = baseline(torch.cat(logratios)).float()
-        return [replace(batch, baseline=level) for _, batch in cut(rated, chosen, budget)]
+            for members, batch in cut(mismatched, mine, budget):
+                sums = sequence_logprobs(policy, batch).double().cpu()
+                logratios.append(sums - rated.references[members, 1])
+        level = baseline(torch.cat(gather(torch.cat(logratios), ranks))).float().to(rated.device)
+        parts = cut(rated, chosen, budget, at_least=cuts_wanted(ranks))
+        return [replace(batch, baseline=level) for _, batch in parts]
 
     return batch_of

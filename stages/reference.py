@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError
@@ -21,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from stages.batches import Collator, over_all
 from stages.contract import Context, Inputs
 from stages.settings.models import ModelOptions
+from training_core.distributed import gather
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.storage import writing
@@ -120,7 +122,8 @@ def reference_logprobs(
     path = None
     if context.cache_dir is not None:
         path = context.cache_dir / f"logprobs-{_digest(identity, sequences)}.safetensors"
-        if (found := _read(path)) is not None:
+        known = _read(path) if context.ranks.is_first else None
+        if (found := gather(known, context.ranks)[0]) is not None:
             log.info("the reference's log-probabilities are known already: %s", path.name)
             return found
     with opened() as model:
@@ -129,8 +132,9 @@ def reference_logprobs(
             lambda batch: sequence_logprobs(model, batch_of(batch)),
             budget_tokens=budget_tokens,
             columns=columns,
+            ranks=context.ranks,
         )
-    if path is not None:
+    if path is not None and context.ranks.is_first:
         _write(path, sums)
     return sums
 
@@ -155,7 +159,7 @@ def _read(path: Path) -> torch.Tensor | None:
 
 def _write(path: Path, sums: torch.Tensor) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{id(sums):x}.draft")
+    draft = path.with_name(f".{path.name}.{uuid4().hex}.draft")
     with writing(f"the reference's log-probabilities {path}"):
         save_file({"sums": sums.contiguous()}, draft)
         draft.replace(path)

@@ -48,8 +48,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     `heldout_margin`, `reward_mean` and `reward_std` (also stored in its config).
     """
     from stages.batches import Pairs, micro_batches, sharing_pays
+    from stages.engines import best_device
     from stages.measure import pair_metrics, pair_scores
-    from stages.offline import best_device, fit
+    from stages.offline import fit
     from training_core.algorithms.reward_losses import REWARD_LOSSES
     from training_core.data import chat
     from training_core.models import hub
@@ -82,7 +83,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
             batch_of=lambda batch: batch.batch,
             weights=each_counts(0.5),
         ),
-        micro_batches(train, config.training, seed=config.seed),
+        micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
         num_examples=len(pairs),
         training=config.training,
         context=context,

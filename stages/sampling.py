@@ -9,7 +9,7 @@ from typing import Any
 
 from stages import datasets
 from stages.contract import Context, Inputs
-from stages.offline import best_device
+from stages.engines import best_device
 from stages.settings.data import Data
 from stages.settings.sampling import CafeReward, LexiconReward, Reward, Rollouts
 from training_core.data.chat import encode_prompts

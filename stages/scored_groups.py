@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stages.contract import Context, Inputs
-from stages.offline import best_device
+from stages.engines import best_device
 from stages.sampling import (
     build_reward,
     load_prompts,

@@ -65,8 +65,9 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """
     from stages.base_model import base_model, base_tokenizer
     from stages.batches import Examples, micro_batches
+    from stages.engines import best_device
     from stages.measure import mean_loss
-    from stages.offline import best_device, fit
+    from stages.offline import fit
     from training_core.data import chat
     from training_core.models import hub
     from training_core.models.causal_lm import packs_rows
@@ -91,7 +92,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     fit(
         model,
         balanced(supervised, config.model.moe_aux_loss_coef),
-        micro_batches(train, config.training, seed=config.seed),
+        micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
         num_examples=len(train.examples),
         training=config.training,
         context=context,

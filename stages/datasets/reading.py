@@ -129,7 +129,8 @@ def _table_rows(kind: Kind[Any], table: Table, mapped: Mapping[str, str]) -> Ite
     renamed = {role: columns[role] for role in roles}
     for number, values in zip(table.numbers, table.rows, strict=True):
         by_name = {role: values.get(column) for role, column in renamed.items()}
-        yield Row(by_name, f"{table.origin}, row {number}", renamed)
+        filled = [column for column, value in values.items() if value is not None]
+        yield Row(by_name, f"{table.origin}, row {number}", renamed, filled)
 
 
 def _cafe_rows(kind: Kind[Any], data: CafeData, first_rows: int | None) -> Iterator[Row]:

@@ -20,11 +20,13 @@ class Row:
         values: of each role; None where the row has none.
         where: file and row number (1-based).
         columns: role -> name of its column, where the two differ.
+        filled: columns of the table that the row has a value in.
     """
 
     values: Mapping[str, Any]
     where: str
     columns: Mapping[str, str]
+    filled: Sequence[str] = ()
 
     def has(self, role: str) -> bool:
         """Whether the row has a value for `role`."""
@@ -41,10 +43,9 @@ class Row:
             DataError: if there is none.
         """
         if not self.has(role):
-            filled = [self._column(r) for r, v in self.values.items() if v is not None]
             raise DataError(
                 f"{self.where}: there is no field '{self._column(role)}' "
-                f"(found: {', '.join(filled)}); map it with `columns: {{{role}: <column>}}`"
+                f"(found: {', '.join(self.filled)}); map it with `columns: {{{role}: <column>}}`"
             )
         return self.values[role]
 

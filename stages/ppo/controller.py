@@ -13,9 +13,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from stages.contract import Context, Inputs
-from stages.offline import best_device, make_engine, resume, saver
+from stages.engines import best_device, make_engine
 from stages.ppo.experience import make_experience
 from stages.ppo.workers import Learner, critic_values, policy_logprobs
+from stages.resuming import resume, saver
 from stages.sampling import build_reward, load_prompts, open_engine, sample_groups, sampling_of
 from stages.store import read_jsonl
 from training_core.algorithms.kl import KL_ESTIMATORS

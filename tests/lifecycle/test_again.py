@@ -103,11 +103,11 @@ def test_bad_data_fails_once_with_the_row_and_retry_goes_on_after_it_is_mended(
 ) -> None:
     prompts = tmp_path / "held_out.jsonl"
     asked = "hello i would like two tea and one cake please"
-    prompts.write_text(json.dumps({"question": asked}) + "\n")
+    prompts.write_text(json.dumps({"prompt": asked}) + "\n" + json.dumps({"ask": asked}) + "\n")
     data = {"name": "files", "path": str(prompts)}
     run_id = lifecycle.start("full-rlhf/tiny", overrides={"evaluation": {"prompts": data}})
     assert lifecycle.wait(run_id).state_name == "Failed"
-    reason = "held_out.jsonl, row 1: there is no field 'prompt' (found: question)"
+    reason = "held_out.jsonl, row 2: there is no field 'prompt' (found: ask)"
     assert lifecycle.says(run_id, reason)
     log = lifecycle.log(run_id)
     assert log.count("submitted job evaluation-") == 1  # what a person has to mend is not retried

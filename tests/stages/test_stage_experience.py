@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from stages.contract import Context
-from stages.offline import make_engine, resume, saver
+from stages.engines import make_engine
 from stages.ppo.experience import make_experience
+from stages.resuming import resume, saver
 from stages.settings.training import AdamW
 from stages.sink import FileSink
 from training_core.algorithms.kl import k1

@@ -12,7 +12,8 @@ from torch import nn
 
 from stages.best import Best
 from stages.contract import Context
-from stages.offline import fit, make_engine
+from stages.engines import make_engine
+from stages.offline import fit
 from stages.settings.training import AdamW, BestMetric, Muon, Optimizer, SteadyOptimizer, Training
 from stages.sink import FileSink
 from stages.store import read_jsonl

@@ -9,6 +9,7 @@ import torch
 
 from training_core.data.batching import collate, cut_by_tokens
 from training_core.data.chat import encode_prompt, eos_id, pad_id
+from training_core.errors import ConfigError
 from training_core.models.hub import freeze, load_scalar_model, load_tokenizer
 from training_core.models.scalar_head import sequence_scores
 from training_core.rewards.reward import Unscored
@@ -25,6 +26,9 @@ class RewardModelReward:
             every reward model.
         micro_batch_tokens: padded tokens scored at once.
         device: where it runs.
+
+    Raises:
+        ConfigError: if it shall normalise and the stored standard deviation is 0.
     """
 
     def __init__(
@@ -42,6 +46,12 @@ class RewardModelReward:
         config = self._model.config
         self._mean = float(getattr(config, "reward_mean", 0.0)) if normalise else 0.0
         self._std = float(getattr(config, "reward_std", 1.0)) if normalise else 1.0
+        if not self._std > 0:
+            raise ConfigError(
+                f"the reward model in {directory} has reward_std {self._std}: it gave every "
+                "training response one score, so its rewards cannot be normalised; set "
+                "reward.normalise to false, or train it anew"
+            )
 
     @torch.no_grad()
     def __call__(self, rollouts: Sequence[Rollout]) -> list[float | Unscored]:

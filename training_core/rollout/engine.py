@@ -13,6 +13,7 @@ from torch import Tensor
 from training_core.data.batching import collate
 from training_core.errors import MismatchError
 from training_core.models.causal_lm import logprobs
+from training_core.models.parts import has_adapter
 from training_core.types import Prompt, Rollout
 
 
@@ -69,13 +70,22 @@ def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
-    """Weights of a Hugging Face model as a checkpoint would hold them: tied ones once."""
+    """Weights of a Hugging Face model as a checkpoint would hold them.
+
+    Tied ones come once, and adapters merged into what they adapt.
+    """
+    if has_adapter(policy):
+        from training_core.models.adapters import merged_state  # noqa: PLC0415 - imports peft
+
+        named = merged_state(policy).items()
+    else:
+        named = [(name, parameter.data) for name, parameter in policy.named_parameters()]
     seen: set[int] = set()
     weights = []
-    for name, parameter in policy.named_parameters():
-        if parameter.data_ptr() not in seen:
-            seen.add(parameter.data_ptr())
-            weights.append((name, parameter.data))
+    for name, tensor in named:
+        if tensor.data_ptr() not in seen:
+            seen.add(tensor.data_ptr())
+            weights.append((name, tensor))
     return weights
 
 

@@ -19,7 +19,7 @@ def problem(dtype=torch.float64):
     return hidden.requires_grad_(), weight.requires_grad_(), bias.requires_grad_(), targets
 
 
-def naive(hidden, weight, bias, targets, temperature, softcap=None):
+def naive(hidden, weight, bias, targets, temperature, *, softcap=None):
     logits = hidden @ weight.T + (0 if bias is None else bias)
     logits = (logits if softcap is None else softcap * torch.tanh(logits / softcap)) / temperature
     logprobs = logits.log_softmax(-1)
@@ -54,7 +54,7 @@ def test_values_and_gradients_equal_the_naive_ones(  # noqa: PLR0917
         total = weights[0] * logprobs + weights[1] * entropy
         return torch.autograd.grad((total * upstream).sum(), inputs)
 
-    expected = naive(hidden, weight, bias, targets, temperature, softcap)
+    expected = naive(hidden, weight, bias, targets, temperature, softcap=softcap)
     head = Head(weight, bias, softcap, temperature)
     found = token_logprobs(hidden, head, targets, chunk_positions=chunk, keep_mib=keep_mib)
 
