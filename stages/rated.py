@@ -120,7 +120,7 @@ def mismatch(examples: Sequence[Example], *, seed: int, max_tokens: int) -> list
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(examples), generator=generator).tolist()
     split = [_split(examples[i]) for i in order]
-    mixed = [examples[0]] * len(examples)
+    mixed = list(examples)
     for place, (prompt, _) in enumerate(split):
         nearby = [(place + step) % len(split) for step in range(1, PARTNERS_TRIED)]
         partner = next((k for k in nearby if split[k][0] != prompt), nearby[0])

@@ -89,6 +89,6 @@ class Heartbeat:
 
 def replace_json(path: Path, value: Mapping[str, object]) -> None:
     """Write a small JSON file; a reader sees the old one or the new one, never half of one."""
-    draft = path.with_name(f".{path.name}.draft")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")  # several ranks may write
     draft.write_text(json.dumps(value))
     draft.replace(path)

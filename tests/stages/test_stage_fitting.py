@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
+from safetensors.torch import load_file
 from torch import nn
 
 from stages.best import Best
@@ -211,6 +212,30 @@ def test_every_state_survives_a_stop_at_any_step(tmp_path):
         second = tmp_path / f"b{stop}"
         assert_same(run(second, settings, earlier_attempts=(first,)), undisturbed)
         assert curve(second) == curve(tmp_path / "peace")
+
+
+def test_a_checkpoint_has_what_is_trained_and_a_frozen_base_comes_from_where_it_came_from(tmp_path):
+    def frozen_run(folder, **changes):
+        model = wave()
+        model.layers[1].requires_grad_(False)
+        fit(
+            model,
+            squares,
+            batch_of,
+            num_examples=TOTAL,
+            training=training(ema_decay=0.8),
+            context=context_of(folder, **changes),
+        )
+        return model.state_dict()
+
+    undisturbed = frozen_run(tmp_path / "peace")
+    with pytest.raises(StoppedError):
+        frozen_run(tmp_path / "a1", should_stop=StopAt(7))
+    newest = complete_checkpoints([tmp_path / "a1/checkpoints"])[0].directory
+    assert sorted(load_file(newest / "model.safetensors")) == ["layers/0/bias", "layers/0/weight"]
+    resumed = frozen_run(tmp_path / "a2", earlier_attempts=(tmp_path / "a1",))
+    assert_same(resumed, undisturbed)
+    assert torch.equal(resumed["layers.1.weight"], wave().layers[1].weight)
 
 
 WRITES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")

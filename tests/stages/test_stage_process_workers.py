@@ -102,6 +102,28 @@ def test_what_two_workers_began_one_finishes_as_one_process_would_have(stopped, 
         assert torch.allclose(found[name], weight, atol=1e-4), name
 
 
+def test_kto_on_two_workers_measures_its_baseline_on_the_whole_batch(
+    tmp_path, finish, write_request
+):
+    """The model is asked before each step, when ZeRO 3 has its weights in pieces."""
+    store = Store(tmp_path / "alone")
+    twins = dict.fromkeys(("policy", "reference"), finish(store, "sft", SFT))
+    config = {"data": {"name": "cafe", "size": 24}, "training": {**SFT["training"], "epochs": 1}}
+    alone = finish(store, "kto", config, twins)
+    expected = store.attempt_dir("kto", alone.key, alone.attempt) / "request.json"
+    shared = {**config["training"], "engine": ENGINES["zero-3"]}
+    together = {**config, "training": shared, "resources": WORKERS}
+    request = write_request(store, "kto", together, twins, attempt="a2")
+    (expected.parents[2] / "manifest.json").unlink()  # engines and workers are no part of the key
+    assert start(request).wait(timeout=120) == ExitCode.DONE
+    losses = [
+        [line["metrics"]["kto/loss"] for line in read_jsonl(r.parent / "metrics.jsonl")]
+        for r in (expected, request)
+    ]
+    assert len(losses[0]) == 6  # 24 pairs are 48 ratings
+    assert losses[1] == pytest.approx(losses[0], abs=1e-4)
+
+
 def test_a_killed_worker_takes_the_others_with_it(store, write_request):
     longer = {**SFT, "training": {**SFT["training"], "epochs": 50}, "resources": WORKERS}
     request = write_request(store, "sft", longer)

@@ -48,6 +48,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distri
 PARTITIONED = 3
 """The ZeRO stage from which on parameters are divided."""
 TAG = "state"
+SHARED_MEMORY_OP = "deepspeed_shm_comm"
 CUTS = (
     {"patterns": [r".*\.(o_proj|down_proj)\.weight$"], "partition_type": "row"},
     {
@@ -397,7 +398,12 @@ def _require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) 
 
 
 def _connect(ranks: Ranks) -> None:
-    """DeepSpeed wants a variable, and a process group even for one process."""
+    """DeepSpeed wants a variable, and a process group even for one process.
+
+    On a CPU it would first compile an op of its own for sums through shared memory, which needs a
+    compiler and a minute; gloo adds up as well.
+    """
+    deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
     os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))
     if ranks.is_alone and not dist.is_initialized():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
