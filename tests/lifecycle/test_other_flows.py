@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from uuid import UUID
+
 import pytest
 from mlflow import MlflowClient
 
@@ -70,6 +73,44 @@ def test_one_stage_alone_takes_its_inputs_from_the_registry(lifecycle: Lifecycle
     assert made.stage == "rejection_sampling"
     assert made.metrics["prompts"] == 24
     assert made.metrics["best_reward"] > made.metrics["mean_reward"]
+
+
+def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancelled(
+    lifecycle: Lifecycle,
+) -> None:
+    resources = {"num_cpus": 1, "num_workers": 2}
+
+    def start(seed: int, epochs: int) -> UUID:
+        stage = {
+            "seed": seed,
+            "data": {"size": 800},
+            "resources": resources,
+            "training": {"epochs": epochs},
+        }
+        return lifecycle.start(
+            "stage/default",
+            step="reward_model",
+            inputs={"policy": "models:/tiny.policy@sft"},
+            overrides={"reward_model": stage},
+        )
+
+    known = lifecycle.attempts("reward_model")
+    assert lifecycle.wait(start(seed=5, epochs=1)).state_name == "Completed"
+    (attempt,) = lifecycle.attempts("reward_model") - known
+    assert "rank 1 of 2" in (attempt / "log-rank1.txt").read_text()
+    made = lifecycle.store.find("reward_model", attempt.parents[1].name)
+    assert made is not None
+    assert made.metrics["heldout_accuracy"] > 0.6
+
+    run_id = start(seed=6, epochs=100)
+    known |= {attempt}
+    attempt = lifecycle.until(lambda: next(iter(lifecycle.attempts("reward_model") - known), None))
+    lifecycle.until((attempt / "progress.json").exists)
+    lifecycle.cancel(run_id)
+    assert lifecycle.wait(run_id).state_name == "Cancelled"
+    lifecycle.until((attempt / "error.json").exists)
+    assert json.loads((attempt / "error.json").read_text())["kind"] == "StoppedError"
+    assert any((attempt / "checkpoints").glob("step-*/COMPLETE"))
 
 
 def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecycle) -> None:
