@@ -55,15 +55,23 @@ class Reference:
         """What names its weights and its precision."""
         directory = str(self.inputs["reference"])
         weights = self.context.input_digests.get("reference", directory)
-        return f"{weights} {self.options.dtype}"
+        lora = self.options.lora
+        bits = " 4 bits" if self._is_the_policy and lora and lora.load_in_4bit else ""
+        return f"{weights} {self.options.dtype}{bits}"
+
+    @property
+    def _is_the_policy(self) -> bool:
+        """Whether it is what the policy starts from, and the policy is an adapter on it."""
+        same = self.inputs["policy"] == self.inputs["reference"]
+        return self.options.lora is not None and same
 
     def opened(self) -> AbstractContextManager[Any]:
         """Give the model.
 
-        Where it is what the policy starts from, and the policy is an adapter on it, it is the
-        policy with the adapter off, and no second model is loaded.
+        Where the policy is an adapter on it, it is the policy with the adapter off, and no second
+        model is loaded.
         """
-        if self.options.lora is not None and self.inputs["policy"] == self.inputs["reference"]:
+        if self._is_the_policy:
             from training_core.models.adapters import adapter_disabled
 
             return adapter_disabled(self.policy)

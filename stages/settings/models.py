@@ -60,7 +60,7 @@ class Lora(Block):
         "as in [q_proj, v_proj].",
     )
     load_in_4bit: bool = semantic(
-        False, "Hold the frozen weights in 4 bits (QLoRA); needs a GPU and the extra `qlora`."
+        False, "Hold the frozen weights in 4 bits (QLoRA); needs the extra `qlora`."
     )
 
 

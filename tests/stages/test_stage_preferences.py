@@ -136,11 +136,12 @@ def test_wrong_reference_logprobs_are_noticed_before_the_first_step(
     assert "must start at ln 2" in request.with_name("error.json").read_text()
 
 
-def test_lora_dpo_starts_at_ln_2_and_exports_whole_weights(start, finish):
+@pytest.mark.parametrize("bits", [32, 4])
+def test_lora_dpo_starts_at_ln_2_and_exports_whole_weights(start, finish, bits):
     config = {
         "data": PAIRS,
         "eval_data": HELDOUT,
-        "model": {"lora": {"rank": 8}},
+        "model": {"lora": {"rank": 8, "load_in_4bit": bits == 4}},
         "training": training(2, 1e-2),
     }
     manifest = finish(start.store, "dpo", config, start.twins)

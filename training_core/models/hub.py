@@ -20,7 +20,7 @@ from transformers import (
 from training_core.errors import DataError
 from training_core.models.options import LoadOptions
 from training_core.models.parts import has_adapter, require_known_head, scalar_head
-from training_core.models.preparing import loading_arguments, prepare
+from training_core.models.preparing import keep_weights_unpacked, loading_arguments, prepare
 from training_core.storage import writing
 
 
@@ -67,6 +67,7 @@ def load_policy(
         )
     model, report = loaded
     _require_plain(model, directory)
+    keep_weights_unpacked(model)
     _require_whole(report["missing_keys"], directory)
     require_known_head(model)
     return prepare(model, options).eval()
@@ -125,6 +126,7 @@ def _load_scorer(
             **loading_arguments(options, dtype),
         )
     _require_plain(model, directory)
+    keep_weights_unpacked(model)
     head = scalar_head(model, outputs=outputs)
     own = {name for name, p in model.named_parameters() if p in set(head.parameters())}
     missing = set(report["missing_keys"])

@@ -43,7 +43,7 @@ def loading_arguments(
             bnb_4bit_compute_dtype=arguments["dtype"],
             llm_int8_skip_modules=["lm_head", *SCALAR_HEADS],
         )
-        arguments["device_map"] = {"": "cuda"}
+        arguments["device_map"] = {"": "cuda" if torch.cuda.is_available() else "cpu"}
     return arguments
 
 
@@ -60,16 +60,22 @@ def _require_flash_attention(dtype: str) -> None:
 
 
 def _require_4bit() -> None:
-    """On a CPU, bitsandbytes packs weights for inference at the first no_grad pass.
-
-    Gradients then stop at them without an error, as after the reference's log-probabilities.
-    """
-    if importlib.util.find_spec("bitsandbytes") is None or not torch.cuda.is_available():
+    if importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError(
-            "lora.load_in_4bit needs a CUDA device and the package bitsandbytes, found "
-            f"{torch.cuda.device_count()} devices; `pip install 'ratchet-rlhf[qlora]'` on a "
-            "machine with a GPU, or set lora.load_in_4bit=false"
+            "lora.load_in_4bit needs the package bitsandbytes, which is not installed; "
+            "`pip install 'ratchet-rlhf[qlora]'`, or set lora.load_in_4bit=false"
         )
+
+
+def keep_weights_unpacked(model: Any) -> None:
+    """Make bitsandbytes leave 4-bit weights as they are.
+
+    On some CPUs it packs them for inference at the first pass without gradients. Gradients would
+    then stop at them without an error, as after the reference's log-probabilities.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def prepare(model: Any, options: LoadOptions | None) -> Any:

@@ -90,16 +90,15 @@ def test_attention_and_precision_reach_the_model(tiny, tokenizer, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without a GPU lacks")
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (LoadOptions(attention="flash_attention_2"), "flash-attn"),
-        (LoadOptions(lora=Lora(load_in_4bit=True)), r"bitsandbytes.*qlora"),
-    ],
-)
-def test_what_needs_a_gpu_says_what_to_install(options, named):
-    with pytest.raises(ConfigError, match=named):
-        loading_arguments(options)
+def test_what_needs_a_gpu_says_what_to_install():
+    with pytest.raises(ConfigError, match="flash-attn"):
+        loading_arguments(LoadOptions(attention="flash_attention_2"))
+
+
+def test_4_bits_without_bitsandbytes_say_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"bitsandbytes.*qlora"):
+        loading_arguments(LoadOptions(lora=Lora(load_in_4bit=True)))
 
 
 def test_settings_become_options():
