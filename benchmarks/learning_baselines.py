@@ -57,30 +57,30 @@ def bag_of_words(
     train: Sequence[Mapping[str, Any]],
     heldout: Sequence[Mapping[str, Any]],
     *,
+    longest: int = 1,
     folds: int = 5,
     strengths: Sequence[float] = STRENGTHS,
 ) -> BagOfWords:
     """Fit a logistic regression to differences of counts, both signs of each pair.
 
-    Counts, presence or tf-idf of words or of words and pairs of words, and the strength of the
-    penalty, are chosen by cross-validation on the training pairs; pairs of one prompt stay
-    together.
+    Counts, presence or tf-idf, and the strength of the penalty, are chosen by cross-validation on
+    the training pairs; pairs of one prompt stay together. A bag of words has `longest` 1; with 2
+    it also has pairs of neighbouring words, so it is more than a bag of words.
     """
     texts = [_said(row[side]) for row in train for side in ("chosen", "rejected")]
     labels = np.repeat([1, 0], len(train))
     prompts = [str(row["prompt"]) for row in train] * 2
     best = (0.0, "", _counts(1), STRENGTHS[0])
     for name, make in FEATURES.items():
-        for longest in (1, 2):
-            features = make(longest).fit(texts)
-            differences = _differences(features, train)
-            both = sparse.vstack([differences, -differences]).tocsr()
-            for strength in strengths:
-                score = cross_val_score(
-                    _regression(strength), both, labels, groups=prompts, cv=GroupKFold(folds)
-                ).mean()
-                if score > best[0]:
-                    best = (score, f"{name}, up to {longest} words", features, strength)
+        features = make(longest).fit(texts)
+        differences = _differences(features, train)
+        both = sparse.vstack([differences, -differences]).tocsr()
+        for strength in strengths:
+            score = cross_val_score(
+                _regression(strength), both, labels, groups=prompts, cv=GroupKFold(folds)
+            ).mean()
+            if score > best[0]:
+                best = (score, name, features, strength)
     score, name, features, strength = best
     differences = _differences(features, train)
     both = sparse.vstack([differences, -differences]).tocsr()

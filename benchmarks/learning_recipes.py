@@ -1,8 +1,7 @@
 """What is trained to show that training works, on which rows, and with which settings.
 
 Shared by `benchmarks/learning.py`, which runs all of it, and `tests/learning`, which runs a part.
-Everything here was chosen on training rows alone: the settings on a fifth of them, the held-out
-rows were looked at once.
+The settings of the reward models were chosen by cross-validation over training pairs.
 """
 
 from __future__ import annotations
@@ -133,23 +132,25 @@ class RewardRecipe:
     Attributes:
         task: data folder -> the pairs.
         layers: of a Llama of width 64 with random weights.
-        pretraining_epochs: of SFT on both responses of the training pairs; 0.01 is one step.
         settings: `training` of the reward model.
-        last_turn_only: whether the prompt is cut to its last message.
+        vocabulary_size: tokens of its tokenizer; rarer words are all one token. A small one is
+            the strongest guard against overfitting that was found.
+        response_only: whether the prompt is left out, as a bag of words of responses does.
     """
 
     task: Callable[[Path], Task]
     layers: int
-    pretraining_epochs: float
     settings: Mapping[str, Any]
-    last_turn_only: bool = False
+    vocabulary_size: int = 4000
+    response_only: bool = False
 
     def rows(self, data: Path) -> Task:
         """The pairs as the model sees them."""
         found = self.task(data)
-        if not self.last_turn_only:
+        if not self.response_only:
             return found
-        cut = ([{**row, "prompt": row["prompt"][-1:]} for row in part] for part in parts_of(found))
+        no_prompt = [{"role": "user", "content": "?"}]
+        cut = ([{**row, "prompt": no_prompt} for row in part] for part in parts_of(found))
         return Task(found.name, *cut)
 
 
@@ -158,13 +159,11 @@ def parts_of(task: Task) -> tuple[Sequence[Row], Sequence[Row]]:
     return task.train, task.heldout
 
 
-DECAY = {"weight_decay": 0.1}
+STEADY: Mapping[str, Any] = {"optimizer": {"weight_decay": 0.1}, "ema_decay": 0.98}
 REWARD_RECIPES = {
-    "polite": RewardRecipe(polite, 1, 0.01, training(5, 1e-3, optimizer=DECAY, ema_decay=0.98)),
-    "harmless": RewardRecipe(
-        harmless, 1, 0.01, training(2, 1e-3, optimizer=DECAY), last_turn_only=True
-    ),
-    "arithmetic": RewardRecipe(arithmetic, 2, 2.0, training(5, 1e-3, optimizer=DECAY)),
+    "polite": RewardRecipe(polite, 1, training(5, 1e-3, **STEADY)),
+    "harmless": RewardRecipe(harmless, 1, training(3, 1e-3, **STEADY), 500, response_only=True),
+    "arithmetic": RewardRecipe(arithmetic, 1, training(3, 1e-3, **STEADY), 300, response_only=True),
 }
 PROCESS_TASKS = ("tracking_shuffled_objects", "multistep_arithmetic", "logical_deduction")
 STORY_TEMPLATE = "User: {}\nAssistant: "
@@ -196,7 +195,12 @@ def story_model(data: Path) -> dict[str, Any]:
 
 
 def make_scratch_base(
-    rows: Sequence[Row], directory: Path, *, hidden_size: int, layers: int
+    rows: Sequence[Row],
+    directory: Path,
+    *,
+    hidden_size: int,
+    layers: int,
+    vocabulary_size: int = 4000,
 ) -> dict[str, Any]:
     """Write a Llama with random weights and a tokenizer of the rows' words; return it as `base`.
 
@@ -207,7 +211,7 @@ def make_scratch_base(
     words.normalizer = normalizers.Lowercase()
     words.pre_tokenizer = pre_tokenizers.Split(Regex(WORDS), behavior="removed", invert=True)
     trainer = trainers.WordLevelTrainer(
-        vocab_size=4000, min_frequency=2, special_tokens=SPECIAL, show_progress=False
+        vocab_size=vocabulary_size, min_frequency=2, special_tokens=SPECIAL, show_progress=False
     )
     words.train_from_iterator(texts_of(rows), trainer)
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=False))

@@ -1,7 +1,7 @@
 """Training works on real data: the claims of docs/proof.md, on fewer rows.
 
-The settings are those of `benchmarks/learning.py`. Every claim held for each seed that was tried,
-with room to spare.
+The settings are those of `benchmarks/learning.py`, except where a test says otherwise. Floating
+point differs between machines as it does between seeds, so the claims leave room for both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_a_reward_model_is_no_worse_than_a_bag_of_words(shared_data, folder, sto
     directory, heldout = train_reward(recipe, shared_data, folder / name, store)
     ours = reward_margins(directory, heldout) > 0
     task = recipe.task(shared_data)
-    baseline = bag_of_words(task.train, task.heldout, folds=3, strengths=(0.1, 1.0, 10.0))
+    baseline = bag_of_words(task.train, task.heldout, folds=3, strengths=(0.003, 0.1, 1.0))
     theirs = baseline.margins > 0
     assert share_with_interval(ours).low > {"polite": 0.8, "harmless": 0.5}[name]
     assert ours.mean() >= theirs.mean() or mcnemar(ours, theirs) > 0.05
@@ -50,9 +50,9 @@ def test_a_reward_model_is_no_worse_than_a_bag_of_words(shared_data, folder, sto
 
 @pytest.fixture(scope="module")
 def preferences(shared_data, folder, store):
-    """A short SFT, 128 training pairs and 50 held-out ones."""
+    """A short SFT, 160 training pairs and all 100 held-out ones."""
     whole = recipes.polite(shared_data)
-    task = recipes.Task(whole.name, whole.train[:128], whole.heldout[:50])
+    task = recipes.Task(whole.name, whole.train[:160], whole.heldout)
     train, heldout = task.write(folder / "preference")
     start = short_sft(shared_data, folder / "preference", store, task)
     return start, {"data": train, "eval_data": heldout}
@@ -61,7 +61,8 @@ def preferences(shared_data, folder, store):
 @pytest.mark.parametrize("name", recipes.PREFERENCE_RATES)
 def test_a_preference_loss_raises_the_margin_of_pairs_that_it_never_saw(preferences, store, name):
     start, data = preferences
-    trained = train_preference(name, start, store, data)
+    epochs = 2 if name == "orpo" else 1  # most of its gradient is not in the margin
+    trained = train_preference(name, start, store, data, batch_size=4, epochs=epochs)
     after, before = (
         policy_margins(
             store.artifact_dir(m), data["eval_data"], per_token=name in recipes.PER_TOKEN
@@ -78,7 +79,5 @@ def test_a_process_reward_model_beats_the_majority_class(shared_data, folder, st
     directory = train_process(task, folder / "process", store, settings, layers=1)
     says, is_right = judged(directory, recipes.write_rows(folder / "steps.jsonl", task.heldout))
     hits = says == is_right
-    gain = mean_with_interval(hits.astype(float) - is_right.astype(float))
     assert np.mean(hits) > np.mean(is_right) + 0.02  # always "right" is the majority's answer
-    assert gain.high > 0.05
-    assert balanced_accuracy(says, is_right) > 0.6  # the majority class has 0.5
+    assert balanced_accuracy(says, is_right) > 0.65  # the majority class has 0.5
