@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from training_core.types import Example
 
@@ -138,13 +138,15 @@ class Task:
             disable_tqdm=True,
             **own,
         )
-        return _watched(getattr(trl, f"{PREFIXES[self.method]}Trainer"), self.clock)(
+        trainer = _watched(getattr(trl, f"{PREFIXES[self.method]}Trainer"), self.clock)(
             model=model,
             args=arguments,
             train_dataset=Dataset.from_list(list(self.texts)),
             processing_class=self.tokenizer,
             **references,
         )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
 
 
 class _Watch(TrainerCallback):

@@ -116,7 +116,9 @@ def _share(step: int, ranks: Ranks) -> Sequence[Batch]:
     """One rank's micro-batches of a batch of ragged rows."""
     draw = random.Random(step)
     rows = [_row(draw) for _ in range(BATCH_SIZE)]
-    cuts = cut_by_tokens([len(row) for row in rows], MICRO_BATCH_TOKENS)
+    cuts = cut_by_tokens(
+        [len(row) for row in rows], MICRO_BATCH_TOKENS, world_size=ranks.world_size
+    )
     whole = [collate([rows[i] for i in members], 0) for members in cuts]
     costs = [batch.input_ids.numel() for batch in whole]
     return share_of_rank(whole, costs, ranks.rank, ranks.world_size, even=False)

@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-CUTS_PER_RANK = 2
 SHARING_PAYS = 0.95
 """Prompts are shared where that leaves less than this part of the tokens."""
 SHARING_GAP = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -52,34 +51,24 @@ class Collator(Protocol[T_co]):
 def micro_batches(
     collator: Collator[T], training: Training, *, seed: int, ranks: Ranks = ALONE
 ) -> Callable[[int], list[T]]:
-    """Build step -> micro-batches; which items a step has depends on nothing but step and seed.
-
-    Several ranks get at least `CUTS_PER_RANK` each, so that their shares can be near each other.
-    """
+    """Build step -> micro-batches; which items a step has depends on nothing but step and seed."""
     lengths = collator.lengths
-    at_least = cuts_wanted(ranks)
 
     def batch_of(step: int) -> list[T]:
         chosen = batch_indices(
             len(lengths), training.batch_size, training.epochs, seed=seed, step=step
         )
-        budget = training.micro_batch_tokens
-        return [batch for _, batch in cut(collator, chosen, budget, at_least=at_least)]
+        return [batch for _, batch in cut(collator, chosen, training.micro_batch_tokens, ranks)]
 
     return batch_of
 
 
-def cuts_wanted(ranks: Ranks) -> int:
-    """Return how many micro-batches a batch should have, so that the ranks' shares can be even."""
-    return 1 if ranks.is_alone else CUTS_PER_RANK * ranks.world_size
-
-
 def cut(
-    collator: Collator[T], indices: Sequence[int], budget_tokens: int, *, at_least: int = 1
+    collator: Collator[T], indices: Sequence[int], budget_tokens: int, ranks: Ranks = ALONE
 ) -> Iterator[tuple[list[int], T]]:
     """Yield the items `indices` as micro-batches within the budget, with the items in each."""
     lengths = [collator.lengths[i] for i in indices]
-    for positions in cut_by_tokens(lengths, budget_tokens, at_least=at_least):
+    for positions in cut_by_tokens(lengths, budget_tokens, world_size=ranks.world_size):
         members = [indices[p] for p in positions]
         yield members, collator(members)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stages.batches import Examples, cut, cuts_wanted
+from stages.batches import Examples, cut
 from stages.settings.training import Training
 from training_core.data.batching import batch_indices, collate
 from training_core.distributed import gather
@@ -168,7 +168,7 @@ def rated_batches(
                 sums = sequence_logprobs(policy, batch).double().cpu()
                 logratios.append(sums - rated.references[members, 1])
         level = baseline(torch.cat(gather(torch.cat(logratios), ranks))).float().to(rated.device)
-        parts = cut(rated, chosen, budget, at_least=cuts_wanted(ranks))
+        parts = cut(rated, chosen, budget, ranks)
         return [replace(batch, baseline=level) for _, batch in parts]
 
     return batch_of

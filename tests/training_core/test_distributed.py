@@ -155,8 +155,15 @@ def test_even_shares_are_filled_with_repeats_that_have_no_loss():
 def test_a_batch_is_cut_finely_enough_for_every_rank():
     lengths = [4] * 8
     assert len(cut_by_tokens(lengths, 1000)) == 1
-    # 32 tokens in 4 pieces: a budget of 8, two sequences each
-    assert [len(cut) for cut in cut_by_tokens(lengths, 1000, at_least=4)] == [2, 2, 2, 2]
+    assert [len(cut) for cut in cut_by_tokens(lengths, 1000, world_size=2)] == [2, 2, 2, 2]
+    # Five micro-batches of two for two ranks would be three against two: one is halved.
+    cuts = cut_by_tokens([4] * 10, 8, world_size=2)
+    assert [len(cut) for cut in cuts] == [1, 1, 2, 2, 2, 2]
+    hands = deal_to_ranks([4.0 * len(cut) for cut in cuts], 2)
+    assert [sum(len(cuts[i]) for i in hand) for hand in hands] == [5, 5]
+    assert sorted(i for cut in cuts for i in cut) == list(range(10))
+    assert cut_by_tokens([7, 3], 1000, world_size=8) == [[0], [1]]  # no more than one item each
+    assert cut_by_tokens([], 1000, world_size=2) == []
 
 
 def test_ranks_are_read_from_the_environment():

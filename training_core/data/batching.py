@@ -11,6 +11,8 @@ import torch
 
 from training_core.types import Batch, Example
 
+CUTS_PER_RANK = 2
+
 
 def steps_in(num_examples: int, batch_size: int, epochs: float) -> int:
     """Optimizer steps that `epochs` passes over the data take; the last batch may be short."""
@@ -46,7 +48,7 @@ def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
 
 
 def cut_by_tokens(
-    lengths: Sequence[int], budget_tokens: int, *, at_least: int = 1
+    lengths: Sequence[int], budget_tokens: int, *, world_size: int = 1
 ) -> list[list[int]]:
     """Cut a batch into micro-batches of at most `budget_tokens` padded tokens.
 
@@ -55,15 +57,13 @@ def cut_by_tokens(
     Args:
         lengths: tokens of each item.
         budget_tokens: rows times longest row; a longer item gets a micro-batch of its own.
-        at_least: micro-batches that are wanted, so that each of several ranks has some; the budget
-            is lowered to the tokens of the batch divided by it.
+        world_size: ranks that will share them; with more than one, the costliest are halved until
+            there are `CUTS_PER_RANK` for each, and as many for one as for another.
 
     Returns:
         Lists of positions in `lengths`, the longest items first (so that running out of memory
         shows at once).
     """
-    if at_least > 1:
-        budget_tokens = min(budget_tokens, sum(lengths) // at_least)
     order = sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True)
     cuts: list[list[int]] = []
     width = 0
@@ -73,6 +73,17 @@ def cut_by_tokens(
         else:
             cuts.append([i])
             width = lengths[i]
+    return cuts if world_size == 1 else _halved(cuts, lengths, world_size)
+
+
+def _halved(cuts: list[list[int]], lengths: Sequence[int], world_size: int) -> list[list[int]]:
+    while len(cuts) < CUTS_PER_RANK * world_size or len(cuts) % world_size:
+        costs = [len(cut) * lengths[cut[0]] if len(cut) > 1 else 0 for cut in cuts]
+        at = max(range(len(cuts)), key=lambda c: costs[c], default=0)
+        if not any(costs):
+            break  # one item each
+        middle = len(cuts[at]) // 2
+        cuts[at : at + 1] = [cuts[at][:middle], cuts[at][middle:]]
     return cuts
 
 
