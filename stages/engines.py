@@ -70,7 +70,8 @@ def _deepspeed(
             f"the engine 'deepspeed' has the optimizer 'adamw' alone, found '{name}' "
             "(it divides matrices, which Muon needs whole); choose engine: {name: torch}"
         )
-    from training_core.engine.deepspeed_engine import DeepSpeedEngine, Zero
+    from training_core.engine.deepspeed_engine import DeepSpeedEngine
+    from training_core.engine.zero import Zero
 
     zero = Zero(**engine.model_dump(exclude={"name"}))
     return DeepSpeedEngine(model, zero, **own, **shared)

@@ -27,7 +27,8 @@ HALF = 2
 def engine_of(ranks, stage, **zero):
     if stage is None:
         return TorchEngine(tiny_llama(), **SETTINGS, ranks=ranks)
-    from training_core.engine.deepspeed_engine import DeepSpeedEngine, Zero
+    from training_core.engine.deepspeed_engine import DeepSpeedEngine
+    from training_core.engine.zero import Zero
 
     return DeepSpeedEngine(tiny_llama(), Zero(stage, **zero), **SETTINGS, ranks=ranks)
 
@@ -71,7 +72,8 @@ def resumed(ranks, stage, state, folder):
 
 
 def refusal(ranks, num_heads, **zero):
-    from training_core.engine.deepspeed_engine import DeepSpeedEngine, Zero
+    from training_core.engine.deepspeed_engine import DeepSpeedEngine
+    from training_core.engine.zero import Zero
 
     try:
         DeepSpeedEngine(tiny_llama(num_heads=num_heads), Zero(2, **zero), **SETTINGS, ranks=ranks)
@@ -205,7 +207,8 @@ def test_a_non_finite_gradient_leaves_the_weights_as_they_were(two, stage):
 
 
 def test_the_state_of_another_engine_or_stage_is_refused():
-    from training_core.engine.deepspeed_engine import DeepSpeedEngine, Zero
+    from training_core.engine.deepspeed_engine import DeepSpeedEngine
+    from training_core.engine.zero import Zero
 
     engine = DeepSpeedEngine.__new__(DeepSpeedEngine)
     engine._zero = Zero(2)

@@ -20,7 +20,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,13 @@ from training_core.distributed import barrier, same_weights, sum_gradients
 from training_core.engine.optimizers import BETAS, decay_groups
 from training_core.engine.protocol import Objective
 from training_core.engine.torch_engine import require_kind
+from training_core.engine.zero import (
+    Zero,
+    cut_dimension,
+    deepspeed_config,
+    require_even_heads,
+    require_even_parts,
+)
 from training_core.errors import ConfigError
 from training_core.ranks import ALONE, Ranks
 from training_core.types import Loss
@@ -49,31 +56,6 @@ PARTITIONED = 3
 """The ZeRO stage from which on parameters are divided."""
 TAG = "state"
 SHARED_MEMORY_OP = "deepspeed_shm_comm"
-CUTS = (
-    {"patterns": [r".*\.(o_proj|down_proj)\.weight$"], "partition_type": "row"},
-    {
-        "patterns": [r".*\.(q_proj|k_proj|v_proj|gate_proj|up_proj)\.weight$"],
-        "partition_type": "column",
-    },
-)
-"""What AutoTP cuts. Embeddings and heads stay whole: the chunked loss reads their weight."""
-
-
-@dataclass(frozen=True)
-class Zero:
-    """What is divided among the ranks, and what is kept in host memory.
-
-    Attributes:
-        zero_stage: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
-        offload_optimizer: keep the optimizer state in host memory.
-        offload_parameters: keep the parameters in host memory.
-        tensor_parallel_size: neighbouring ranks that share each layer's matrices; stage 1 or 2.
-    """
-
-    zero_stage: int = 2
-    offload_optimizer: bool = False
-    offload_parameters: bool = False
-    tensor_parallel_size: int = 1
 
 
 class DeepSpeedEngine:
@@ -109,7 +91,7 @@ class DeepSpeedEngine:
         ranks: Ranks = ALONE,
     ) -> None:
         ranks = replace(ranks, tensor_parallel_size=zero.tensor_parallel_size)
-        _require_even_heads(model, zero.tensor_parallel_size)
+        require_even_heads(model, zero.tensor_parallel_size)
         _connect(ranks)
         same_weights(model, ranks)
         self.model = model
@@ -125,11 +107,11 @@ class DeepSpeedEngine:
         self._engine: Any = deepspeed.initialize(
             model=_Asked(self._twin),
             optimizer=_adamw(zero, decaying, lr=learning_rate, betas=betas, eps=eps),
-            config=_config(zero, max_grad_norm),
+            config=deepspeed_config(zero, max_grad_norm),
             dist_init_required=False,
         )[0]
         if zero.tensor_parallel_size > 1:
-            _require_even_parts(self._twin, self._shapes, zero.tensor_parallel_size)
+            require_even_parts(self._twin, self._shapes, zero.tensor_parallel_size)
             # It compares the first batch by pickling it, and an objective cannot be pickled.
             self._engine.first_dataloader_check.remove()
         if zero.zero_stage == 0:
@@ -200,7 +182,7 @@ class DeepSpeedEngine:
         if self._zero.zero_stage == PARTITIONED:
             with deepspeed.zero.GatheredParameters([parameter]):
                 return parameter.data.clone()
-        if (dimension := _cut_dimension(parameter, shape)) is None:
+        if (dimension := cut_dimension(parameter, shape)) is None:
             return parameter.data.clone()  # a view of a flat buffer, which cannot be saved alone
         parts = [torch.empty_like(parameter) for _ in range(self._zero.tensor_parallel_size)]
         mine = parameter.data.contiguous()
@@ -323,78 +305,6 @@ def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.o
 
         return DeepSpeedCPUAdam(groups, adamw_mode=True, **settings)
     return torch.optim.AdamW(groups, **settings)
-
-
-def _config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
-    host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
-    stage: dict[str, Any] = {"stage": zero.zero_stage, "overlap_comm": False}
-    if zero.offload_optimizer:
-        stage["offload_optimizer"] = host
-    if zero.offload_parameters:
-        stage["offload_param"] = host
-    tensor_parallel = {
-        "autotp_size": zero.tensor_parallel_size,
-        "partition_config": {"use_default_specs": False, "layer_specs": list(CUTS)},
-    }
-    return {
-        **({"tensor_parallel": tensor_parallel} if zero.tensor_parallel_size > 1 else {}),
-        "train_micro_batch_size_per_gpu": 1,  # it wants one; the batches are ours
-        "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,
-        "gradient_clipping": max_grad_norm if zero.zero_stage else 0.0,
-        "zero_optimization": stage,
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-        "steps_per_print": 2**31,
-    }
-
-
-def _cut_dimension(parameter: Tensor, shape: torch.Size) -> int | None:
-    """Along which dimension a weight of `shape` was cut; None if it is whole."""
-    cut = [d for d, size in enumerate(shape) if parameter.shape[d] != size]
-    return cut[0] if cut else None
-
-
-def _require_even_heads(model: nn.Module, parts: int) -> None:
-    """Refuse a cut through an attention head.
-
-    Raises:
-        ConfigError: naming what is not divided evenly.
-    """
-    if parts == 1:
-        return
-    config: Any = model.config
-    for name in ("num_attention_heads", "num_key_value_heads"):
-        heads = getattr(config.get_text_config(), name, None)
-        if heads and heads % parts:
-            raise ConfigError(
-                f"tensor_parallel_size {parts} does not divide the model's {name} {heads} evenly; "
-                "choose one that divides heads, key-value heads and widths"
-            )
-
-
-def _require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) -> None:
-    """Refuse a model that AutoTP could not cut, or not into equal parts.
-
-    Raises:
-        ConfigError: naming the weight.
-    """
-    cuts = 0
-    for (name, parameter), shape in zip(model.named_parameters(), shapes, strict=True):
-        dimension = _cut_dimension(parameter, shape)
-        if dimension is None:
-            continue
-        cuts += 1
-        if parameter.shape[dimension] * parts != shape[dimension]:
-            raise ConfigError(
-                f"tensor_parallel_size {parts} does not divide {name} of shape {tuple(shape)} "
-                "evenly; choose one that divides heads, key-value heads and widths"
-            )
-    if not cuts:
-        raise ConfigError(
-            f"tensor_parallel_size is {parts}, and no layer of this model has a known name "
-            "(q_proj, o_proj, gate_proj, …); set it to 1"
-        )
 
 
 def _connect(ranks: Ranks) -> None:
