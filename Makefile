@@ -5,11 +5,14 @@ PYTHON = python3
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 LOCK = requirements/cpu.txt
+WORKERS = 2
 UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
+ABREAST = -n $(WORKERS) --dist loadfile
 HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
 # May be given: TORCH_INDEX (address of a package index that has CPU builds of torch),
-# PYTEST_ARGS (more options for pytest), UV_ARGS (more options for the resolver, as --upgrade).
+# PYTEST_ARGS (more options for pytest), WORKERS (processes for the tests that start no service),
+# UV_ARGS (more options for the resolver, as --upgrade).
 
 .PHONY: help venv demo test unit check format lock clean
 
@@ -42,17 +45,18 @@ demo: venv ## run the whole lifecycle with a tiny model, on this machine
 	$(BIN)/ratchet demo
 
 test: venv ## run every test (those that need a GPU skip themselves where there is none)
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "services or lifecycle" $(PYTEST_ARGS)
 
 unit: venv ## run the tests that start no service
-	$(BIN)/pytest -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
+	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
 
 check: venv ## formatting, lint, types, floors and doors, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
+	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
 
 format: venv ## format, and mend what ruff can mend safely
 	$(BIN)/ruff check --fix-only --quiet .
