@@ -195,7 +195,7 @@ def sharing_pays(
     """Tell whether to compute the prompt of each pair once, and say in the log why not.
 
     It must save tokens, the model must be able to keep two branches apart, and on a pair of
-    middling length both ways must measure the same.
+    middling length and on the longest one both ways must measure the same.
 
     Args:
         model: whose rows are meant.
@@ -210,14 +210,21 @@ def sharing_pays(
     apart = sum(len(example) for group in groups for example in group)
     if shared > SHARING_PAYS * apart:
         return False
-    group = min(groups, key=lambda g: abs(row_length(g) - shared / len(groups)))
-    with torch.no_grad():
-        one = measure(model, collate(group, pad_id, model.device))
-        other = measure(model, collate_shared([group], pad_id, model.device))
-    gap = float((one - other).abs().max())
+    middling = min(groups, key=lambda g: abs(row_length(g) - shared / len(groups)))
+    some = (middling, max(groups, key=row_length))
+    gap = max(_sharing_gap(model, group, pad_id, measure) for group in some)
     is_exact = gap <= SHARING_GAP.get(model.dtype, SHARING_GAP_HALF)
     if is_exact:
         log.info("prompts are computed once per pair: %.0f %% of the tokens", 100 * shared / apart)
     else:
         log.warning("prompts are not shared: that would change a sequence's number by %.3g", gap)
     return is_exact
+
+
+@torch.no_grad()
+def _sharing_gap(
+    model: Any, group: Sequence[Example], pad_id: int, measure: Callable[[Any, Batch], Tensor]
+) -> float:
+    apart = measure(model, collate(group, pad_id, model.device))
+    shared = measure(model, collate_shared([group], pad_id, model.device))
+    return float((apart - shared).abs().max())

@@ -34,17 +34,27 @@ class Best:
         """
         if self._rule is None:
             return False
-        name = self._rule.metric
-        if name not in metrics:
-            near = get_close_matches(name, metrics, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(metrics)}"
-            raise ConfigError(f"best_metric.metric: no metric '{name}' was measured; {hint}")
-        value = float(metrics[name])
+        self.require(metrics)
+        value = float(metrics[self._rule.metric])
         sign = 1.0 if self._rule.better == "max" else -1.0
         if math.isnan(value) or (self.step is not None and sign * value <= sign * self.value):
             return False
         self.step, self.value = step, value
         return True
+
+    def require(self, metrics: Mapping[str, float]) -> None:
+        """Refuse a rule about a metric that is not measured.
+
+        Raises:
+            ConfigError: naming the nearest one.
+        """
+        if self._rule is None or self._rule.metric in metrics:
+            return
+        near = get_close_matches(self._rule.metric, metrics, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(metrics)}"
+        raise ConfigError(
+            f"best_metric.metric: no metric '{self._rule.metric}' is measured; {hint}"
+        )
 
     def steps(self) -> tuple[int, ...]:
         """The step to protect, if there is one."""

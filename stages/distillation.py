@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.contract import Block, Context, Inputs, Result, StageConfig, semantic
 from stages.settings.data import Data
@@ -58,6 +58,15 @@ class Config(StageConfig):
     model: ModelOptions = semantic(ModelOptions(), "What the model is loaded as.")
     training: Training = semantic(Training(), "How the student is fitted.")
 
+    @model_validator(mode="after")
+    def _imitates_data_alone(self) -> Config:
+        if self.nll_coef and self.on_policy_fraction:
+            raise ValueError(
+                "nll_coef is the cross-entropy of the data, and on_policy_fraction trains on the "
+                "student's own responses, which it would then imitate; set one of them to 0"
+            )
+        return self
+
 
 def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """Train the student, the input `policy`, to follow the input `teacher`.
@@ -69,7 +78,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.datasets import demonstrations
     from stages.encoding import encode_demonstrations
     from stages.engines import best_device
-    from stages.offline import fit
+    from stages.offline import fit, save_model
     from stages.on_policy import mixed_batches
     from training_core.algorithms.distillation_losses import DIVERGENCES
     from training_core.data import chat
@@ -117,6 +126,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
             training=config.training,
             seed=config.seed,
             directory=inputs["policy"],
+            ranks=context.ranks,
         ),
         num_examples=len(examples),
         training=config.training,
@@ -124,7 +134,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         evaluate=measure if heldout else None,
         batches_ask_model=config.on_policy_fraction > 0,
     )
-    hub.save(student, tokenizer, context.artifact_dir)
+    save_model(student, tokenizer, context)
     metrics = {"examples": float(len(examples))}
     if heldout:
         metrics |= {f"{name}_before": value for name, value in before.items()} | dict(measure())

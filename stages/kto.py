@@ -44,7 +44,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.datasets import ratings
     from stages.encoding import encode_ratings
     from stages.engines import best_device
-    from stages.offline import fit
+    from stages.offline import fit, save_model
     from stages.rated import rated_batches
     from stages.reference import Reference
     from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
@@ -98,7 +98,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         evaluate=measure if heldout else None,
         batches_ask_model=True,
     )
-    hub.save(policy, tokenizer, context.artifact_dir)
+    save_model(policy, tokenizer, context)
     metrics = {
         "examples": float(len(rows)),
         "desirable_fraction": sum(r.is_desirable for r in rows) / len(rows),

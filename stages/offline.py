@@ -25,6 +25,7 @@ from training_core.ema import WeightAverage
 from training_core.engine.protocol import Objective, TrainEngine
 from training_core.errors import ConfigError, DataError, IntegrityError, StoppedError
 from training_core.loop import train_steps
+from training_core.models import hub
 from training_core.models.parts import TrainedPart
 from training_core.types import StepReport
 
@@ -81,12 +82,21 @@ def fit(
     if isinstance(training.engine, DeepSpeed):
         size = training.engine.tensor_parallel_size
         context = replace(context, ranks=replace(context.ranks, tensor_parallel_size=size))
+    if evaluate and training.best_metric and not training.eval_every_steps:
+        with undisturbed(model):  # a misspelled name is found now, not after the last step
+            Best(training.best_metric).require(evaluate())
     engine = make_engine(model, training.optimizer, total, training.engine, context.ranks)
     fitting = _Fitting(engine, training, context, evaluate)
     fitting.run(objective, fitting.asked(batch_of) if batches_ask_model else batch_of, total)
     engine.finish()
     fitting.export(total)
     model.eval()
+
+
+def save_model(model: Any, tokenizer: Any, context: Context) -> None:
+    """Save the artifact: a whole model and its tokenizer, once for all ranks."""
+    if context.ranks.is_first:
+        hub.save(model, tokenizer, context.artifact_dir)
 
 
 class _Fitting:

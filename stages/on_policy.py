@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from stages.batches import Examples, cut, micro_batches
-from stages.sampling import open_engine, sampling_of
+from stages.sampling import open_engine, prove_engine, sampling_of
 from stages.settings.sampling import Rollouts
 from stages.settings.training import Training
 from training_core.data.batching import batch_indices
+from training_core.distributed import gather
+from training_core.errors import DataError
+from training_core.ranks import ALONE, Ranks
 from training_core.types import Batch, Example, Prompt
+
+log = logging.getLogger(__name__)
 
 
 def mixed_batches(
@@ -26,10 +32,12 @@ def mixed_batches(
     training: Training,
     seed: int,
     directory: Path,
+    ranks: Ranks = ALONE,
 ) -> Callable[[int], list[Batch]]:
     """Build step -> micro-batches: of the data, or of the student's own answers to its prompts.
 
     Whether a step is on-policy, and what is sampled in it, depends on seed, step and weights alone.
+    The prompt of a conversation is all before its last answer.
 
     Args:
         student: sampled from.
@@ -40,29 +48,61 @@ def mixed_batches(
         training: how large a batch is.
         seed: of order and sampling.
         directory: of the student, for the rollout engine.
+        ranks: this process; the first samples for all.
+
+    Raises:
+        DataError: if a prompt leaves no room for a response.
     """
-    given = micro_batches(examples, training, seed=seed)
+    given = micro_batches(examples, training, seed=seed, ranks=ranks)
     if fraction == 0:
         return given
-    engine = open_engine(rollouts, directory, student, tokenizer)
+    prompts = [_prompt_of(example) for example in examples.examples]
+    _require_room(prompts, rollouts)
+    sample = _sampler(student, tokenizer, rollouts, directory) if ranks.is_first else None
 
     def batch_of(step: int) -> list[Batch]:
         if not _is_on_policy(fraction, seed, step):
             return given(step)
         chosen = batch_indices(
-            len(examples.examples), training.batch_size, training.epochs, seed=seed, step=step
+            len(prompts), training.batch_size, training.epochs, seed=seed, step=step
         )
-        engine.load_weights(student, step)
-        sampled = engine.generate(
-            [_prompt_of(examples.examples[i]) for i in chosen],
-            sampling_of(rollouts),
-            seeds=[(seed * 1_000_003 + step) * 100_003 + place for place in range(len(chosen))],
-        )
-        own = Examples([r.example() for r in sampled], examples.pad_id, examples.device)
-        every = range(len(sampled))
-        return [batch for _, batch in cut(own, every, training.micro_batch_tokens)]
+        seeds = [(seed * 1_000_003 + step) * 100_003 + place for place in range(len(chosen))]
+        sampled = sample([prompts[i] for i in chosen], seeds, step) if sample else None
+        own = Examples(gather(sampled, ranks)[0], examples.pad_id, examples.device)
+        parts = cut(own, range(len(chosen)), training.micro_batch_tokens, ranks)
+        return [batch for _, batch in parts]
 
     return batch_of
+
+
+def _sampler(
+    student: Any, tokenizer: Any, rollouts: Rollouts, directory: Path
+) -> Callable[[Sequence[Prompt], Sequence[int], int], list[Example]]:
+    """Open an engine; it is proven to sample from the student when it first does."""
+    engine = open_engine(rollouts, directory, student, tokenizer)
+    is_proven = False
+
+    def sample(prompts: Sequence[Prompt], seeds: Sequence[int], step: int) -> list[Example]:
+        nonlocal is_proven
+        engine.load_weights(student, step)
+        sampled = engine.generate(prompts, sampling_of(rollouts), seeds=seeds)
+        if not is_proven:
+            prove_engine(engine, student, sampled, rollouts, tokenizer.pad_token_id)
+            is_proven = True
+        return [rollout.example() for rollout in sampled]
+
+    return sample
+
+
+def _require_room(prompts: Sequence[Prompt], rollouts: Rollouts) -> None:
+    room = rollouts.max_tokens - rollouts.max_response_tokens
+    longest = max((len(prompt.input_ids) for prompt in prompts), default=0)
+    if longest > room:
+        raise DataError(
+            f"a prompt of the data has {longest} tokens, and rollouts.max_tokens - "
+            f"rollouts.max_response_tokens leaves {room}; raise rollouts.max_tokens, or lower "
+            "training.max_tokens so that long examples are dropped"
+        )
 
 
 def _is_on_policy(fraction: float, seed: int, step: int) -> bool:
@@ -71,5 +111,8 @@ def _is_on_policy(fraction: float, seed: int, step: int) -> bool:
 
 
 def _prompt_of(example: Example) -> Prompt:
-    ids = example.input_ids[: example.loss_mask.index(1)]
-    return Prompt(id="", messages=(), text="", input_ids=ids)
+    """All before the last answer."""
+    end = len(example) - example.loss_mask[::-1].index(1)
+    answer = example.loss_mask[:end][::-1]
+    start = end - (answer.index(0) if 0 in answer else end)
+    return Prompt(id="", messages=(), text="", input_ids=example.input_ids[:start])

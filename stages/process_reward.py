@@ -49,11 +49,12 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     """
     from stages.batches import micro_batches
     from stages.engines import best_device
-    from stages.offline import fit
+    from stages.offline import fit, save_model
     from stages.steps import StepRows
     from training_core.algorithms.process_losses import step_cross_entropy
     from training_core.data import chat
     from training_core.models import hub
+    from training_core.objectives.balanced import balanced
     from training_core.objectives.process import process_reward
 
     tokenizer = hub.load_tokenizer(inputs["policy"])
@@ -68,7 +69,11 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
 
     fit(
         model,
-        process_reward(step_cross_entropy),
+        balanced(
+            process_reward(step_cross_entropy),
+            config.model.moe_aux_loss_coef,
+            batch_of=lambda batch: batch.batch,
+        ),
         micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
         num_examples=len(solutions),
         training=config.training,
@@ -76,7 +81,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         evaluate=measure if heldout else None,
     )
     model.config.pad_token_id = pad_id
-    hub.save(model, tokenizer, context.artifact_dir)
+    save_model(model, tokenizer, context)
     metrics = {"train_solutions": float(len(solutions)), **measure()}
     return Result("process_reward_model", metrics)
 

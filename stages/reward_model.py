@@ -50,7 +50,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.batches import Pairs, micro_batches, sharing_pays
     from stages.engines import best_device
     from stages.measure import pair_metrics, pair_scores
-    from stages.offline import fit
+    from stages.offline import fit, save_model
     from training_core.algorithms.reward_losses import REWARD_LOSSES
     from training_core.data import chat
     from training_core.models import hub
@@ -101,7 +101,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     model.config.reward_mean = metrics["reward_mean"]
     model.config.reward_std = metrics["reward_std"]
     model.config.pad_token_id = pad_id
-    hub.save(model, tokenizer, context.artifact_dir)
+    save_model(model, tokenizer, context)
     return Result("reward_model", metrics)
 
 

@@ -67,9 +67,8 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     from stages.batches import Examples, micro_batches
     from stages.engines import best_device
     from stages.measure import mean_loss
-    from stages.offline import fit
+    from stages.offline import fit, save_model
     from training_core.data import chat
-    from training_core.models import hub
     from training_core.models.causal_lm import packs_rows
     from training_core.objectives.balanced import balanced
     from training_core.objectives.supervised import supervised
@@ -98,7 +97,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
         context=context,
         evaluate=measure if heldout_rows else None,
     )
-    hub.save(model, tokenizer, context.artifact_dir)
+    save_model(model, tokenizer, context)
     metrics = {"examples": float(len(train.examples))}
     if heldout_rows:
         metrics |= {"heldout_loss_before": before["heldout_loss"], **measure()}

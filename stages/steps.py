@@ -45,8 +45,10 @@ class StepRows:
         ]
         return StepBatch(
             collate([solution.example for solution in some], self.pad_id, self.device),
-            torch.tensor([end for end, _ in judged], device=self.device).reshape(-1, 2),
-            torch.tensor([label for _, label in judged], device=self.device),
+            torch.tensor([end for end, _ in judged], dtype=torch.int64, device=self.device).reshape(
+                -1, 2
+            ),
+            torch.tensor([label for _, label in judged], dtype=torch.float32, device=self.device),
         )
 
 

@@ -200,4 +200,9 @@ class Training(Block):
         """Refuse to export the best of nothing."""
         if self.export == "best" and self.best_metric is None:
             raise ValueError("export: best needs best_metric; set it, or export: last")
+        if self.export == "best" and self.eval_every_steps is None:
+            raise ValueError(
+                "export: best needs eval_every_steps: evaluated at the end alone, the best are the "
+                "last weights; set it, or export: last"
+            )
         return self

@@ -97,7 +97,7 @@ def assert_mlflow_answers(url: str) -> None:
 def wait_for_stray_child(url: str, records: ServiceRecords) -> None:
     job = httpx.post(f"{url}/api/jobs/", json={"entrypoint": JOB_WITH_A_STRAY_CHILD})
     assert job.status_code == 200
-    wait_until(lambda: len(named(processes_of(records), "sleep")) == 2, seconds=60)
+    wait_until(lambda: len(named(processes_of(records), "sleep")) == 2, seconds=180)
 
 
 # ------------------------------------------------------------------------- processes and ports

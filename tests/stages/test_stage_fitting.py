@@ -298,6 +298,8 @@ def test_a_metric_that_was_not_measured_names_the_nearest(tmp_path):
 def test_the_best_of_nothing_cannot_be_exported():
     with pytest.raises(ValidationError, match="export: best needs best_metric"):
         training(export="best")
+    with pytest.raises(ValidationError, match="export: best needs eval_every_steps"):
+        training(export="best", best_metric={"metric": "distance"})
 
 
 def test_the_first_of_equals_and_no_nan_is_best():

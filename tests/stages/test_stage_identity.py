@@ -73,6 +73,7 @@ def test_an_operational_field_does_not_change_the_key(changes):
         {
             "training": {
                 **SFT["training"],
+                "eval_every_steps": 5,
                 "best_metric": {"metric": "heldout_loss"},
                 "export": "best",
             }

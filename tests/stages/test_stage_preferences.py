@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from safetensors.torch import load_file
 
+from stages.distillation import Config
 from stages.store import Manifest, Store
 from training_core.data import cafe
 
@@ -236,3 +238,23 @@ def test_distillation_brings_the_student_nearer_to_its_teacher(start, finish, te
     parents = {"policy": start.sft, "teacher": teacher}
     metrics = finish(start.store, "distillation", config, parents).metrics
     assert metrics["heldout_divergence"] < 0.7 * metrics["heldout_divergence_before"]
+
+
+def test_a_student_is_not_asked_to_imitate_itself():
+    with pytest.raises(ValidationError, match="nll_coef is the cross-entropy of the data"):
+        Config.model_validate({"nll_coef": 0.1, "on_policy_fraction": 0.5})
+
+
+def test_a_prompt_without_room_for_a_response_is_found_before_the_first_step(
+    start, write_request, run_here
+):
+    config = {
+        "data": {"name": "cafe", "size": 16},
+        "on_policy_fraction": 0.5,
+        "rollouts": {"engine": "transformers", "max_response_tokens": 16, "max_tokens": 20},
+        "training": training(1, 3e-3),
+    }
+    parents = {"policy": start.sft, "teacher": start.sft}
+    request = write_request(start.store, "distillation", config, parents)
+    assert run_here(request) == 20
+    assert "raise rollouts.max_tokens" in request.with_name("error.json").read_text()

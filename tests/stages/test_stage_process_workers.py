@@ -102,25 +102,45 @@ def test_what_two_workers_began_one_finishes_as_one_process_would_have(stopped, 
         assert torch.allclose(found[name], weight, atol=1e-4), name
 
 
-def test_kto_on_two_workers_measures_its_baseline_on_the_whole_batch(
-    tmp_path, finish, write_request
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        ("kto", {}),  # its baseline is measured on the whole batch
+        (
+            "distillation",
+            {
+                "on_policy_fraction": 1.0,
+                "rollouts": {
+                    "engine": "transformers",
+                    "max_response_tokens": 8,
+                    "max_tokens": 64,
+                },
+            },
+        ),
+    ],
+)
+def test_workers_ask_the_model_before_each_step_as_one_process_does(
+    tmp_path, finish, write_request, stage, settings
 ):
-    """The model is asked before each step, when ZeRO 3 has its weights in pieces."""
-    store = Store(tmp_path / "alone")
-    twins = dict.fromkeys(("policy", "reference"), finish(store, "sft", SFT))
-    config = {"data": {"name": "cafe", "size": 24}, "training": {**SFT["training"], "epochs": 1}}
-    alone = finish(store, "kto", config, twins)
-    expected = store.attempt_dir("kto", alone.key, alone.attempt) / "request.json"
-    shared = {**config["training"], "engine": ENGINES["zero-3"]}
+    """When ZeRO 3 has its weights in pieces."""
+    store = Store(tmp_path / "store")
+    start_policy = finish(store, "sft", {**SFT, "training": {**SFT["training"], "epochs": 1}})
+    roles = ("policy", "reference") if stage == "kto" else ("policy", "teacher")
+    parents = dict.fromkeys(roles, start_policy)
+    training = {**SFT["training"], "epochs": 1}
+    config = {**settings, "data": {"name": "cafe", "size": 24}, "training": training}
+    alone = finish(store, stage, config, parents)
+    expected = store.attempt_dir(stage, alone.key, alone.attempt) / "request.json"
+    shared = {**training, "engine": ENGINES["zero-3"]}
     together = {**config, "training": shared, "resources": WORKERS}
-    request = write_request(store, "kto", together, twins, attempt="a2")
+    request = write_request(store, stage, together, parents, attempt="a2")
     (expected.parents[2] / "manifest.json").unlink()  # engines and workers are no part of the key
     assert start(request).wait(timeout=120) == ExitCode.DONE
     losses = [
-        [line["metrics"]["kto/loss"] for line in read_jsonl(r.parent / "metrics.jsonl")]
+        [line["metrics"][f"{stage}/loss"] for line in read_jsonl(r.parent / "metrics.jsonl")]
         for r in (expected, request)
     ]
-    assert len(losses[0]) == 6  # 24 pairs are 48 ratings
+    assert len(losses[0]) == (6 if stage == "kto" else 3)  # 24 pairs are 48 ratings
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
 

@@ -37,11 +37,13 @@ from training_core.engine.optimizers import BETAS, decay_groups
 from training_core.engine.protocol import Objective
 from training_core.engine.torch_engine import require_kind
 from training_core.engine.zero import (
+    PARTITIONED,
     Zero,
     cut_dimension,
     deepspeed_config,
     require_even_heads,
     require_even_parts,
+    require_one_dtype,
 )
 from training_core.errors import ConfigError
 from training_core.ranks import ALONE, Ranks
@@ -52,8 +54,6 @@ logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 # It calls what torch 2.13 has renamed, and torch says so at every call.
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
-PARTITIONED = 3
-"""The ZeRO stage from which on parameters are divided."""
 TAG = "state"
 SHARED_MEMORY_OP = "deepspeed_shm_comm"
 
@@ -92,6 +92,7 @@ class DeepSpeedEngine:
     ) -> None:
         ranks = replace(ranks, tensor_parallel_size=zero.tensor_parallel_size)
         require_even_heads(model, zero.tensor_parallel_size)
+        require_one_dtype(model, zero)
         _connect(ranks)
         same_weights(model, ranks)
         self.model = model
@@ -103,7 +104,7 @@ class DeepSpeedEngine:
         self._shell = list(model.parameters())
         self._shapes = [twin.shape for twin in self._twin.parameters()]
         self._trained = [p for p in self._twin.parameters() if p.requires_grad]
-        decaying = [g for g in decay_groups(self._trained, weight_decay) if g["params"]]
+        decaying = _of_one_dtype(decay_groups(self._trained, weight_decay))
         self._engine: Any = deepspeed.initialize(
             model=_Asked(self._twin),
             optimizer=_adamw(zero, decaying, lr=learning_rate, betas=betas, eps=eps),
@@ -297,6 +298,18 @@ def _take_weights(model: nn.Module) -> nn.Module:
     for parameter in model.parameters():
         parameter.data = parameter.data.new_empty(0)
     return twin
+
+
+def _of_one_dtype(param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Split parameter groups by dtype: ZeRO lays each out flat, and would widen the narrow ones.
+
+    A scalar head is in float32 on a body in bfloat16.
+    """
+    found = []
+    for group in param_groups:
+        dtypes = dict.fromkeys(p.dtype for p in group["params"])
+        found += [{**group, "params": [p for p in group["params"] if p.dtype == d]} for d in dtypes]
+    return found
 
 
 def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:

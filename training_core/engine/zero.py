@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from training_core.errors import ConfigError
 
+PARTITIONED = 3
+"""The ZeRO stage from which on parameters are divided."""
 CUTS = (
     {"patterns": [r".*\.(o_proj|down_proj)\.weight$"], "partition_type": "row"},
     {
@@ -66,6 +68,21 @@ def cut_dimension(parameter: Tensor, shape: torch.Size) -> int | None:
     """Along which dimension a weight of `shape` was cut; None if it is whole."""
     cut = [d for d, size in enumerate(shape) if parameter.shape[d] != size]
     return cut[0] if cut else None
+
+
+def require_one_dtype(model: nn.Module, zero: Zero) -> None:
+    """Refuse what DeepSpeed's ZeRO 3 cannot lay out in one buffer.
+
+    Raises:
+        ConfigError: naming the dtypes.
+    """
+    dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.requires_grad}
+    if zero.zero_stage == PARTITIONED and len(dtypes) > 1:
+        raise ConfigError(
+            "zero_stage 3 needs trained weights of one dtype, found "
+            f"{' and '.join(sorted(dtypes))} (a scalar head stays in float32); use zero_stage 2, "
+            "model.dtype float32, or an adapter"
+        )
 
 
 def require_even_heads(model: nn.Module, parts: int) -> None:

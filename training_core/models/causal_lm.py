@@ -83,15 +83,9 @@ def can_branch(model: Any) -> bool:
     config = unwrapped(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) if not hasattr(config, "layer_types") else None
-    return (
-        kinds == {"full_attention"}
-        and not window
-        and _attention_kernel(model)
-        in {
-            "sdpa",
-            "eager",
-        }
-    )
+    is_local = "local" in getattr(config, "attention_layers", ())  # GPT-Neo's name for a window
+    takes_mask = _attention_kernel(model) in {"sdpa", "eager"}
+    return kinds == {"full_attention"} and not window and not is_local and takes_mask
 
 
 def logprobs_and_entropy(

@@ -44,12 +44,13 @@ def distillation(
         student, head = hidden_states(model, batch).flatten(0, 1)[at], output_head(model)
         with torch.no_grad():
             teacher_hidden = hidden_states(teacher, batch).flatten(0, 1)[at]
+        own, known = _same_tokens(head, output_head(teacher))
         apart = token_divergence(
             divergence,
             student,
-            _softened(head, temperature),
+            _softened(own, temperature),
             teacher_hidden,
-            _softened(output_head(teacher), temperature),
+            _softened(known, temperature),
             **hyperparameters,
         )
         total = (1 - nll_coef) * apart.sum()
@@ -64,6 +65,15 @@ def distillation(
         return Loss(total, float(batch.loss_mask.sum()), metrics)
 
     return objective
+
+
+def _same_tokens(*heads: Head) -> list[Head]:
+    """Cut heads to the tokens that all have: models of one family pad theirs to different sizes."""
+    size = min(len(head.weight) for head in heads)
+    return [
+        replace(h, weight=h.weight[:size], bias=None if h.bias is None else h.bias[:size])
+        for h in heads
+    ]
 
 
 def _softened(head: Head, temperature: float) -> Head:

@@ -9,6 +9,8 @@ from transformers import (
     Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     Qwen3Config,
@@ -127,3 +129,8 @@ def test_models_with_windows_are_refused():
     assert can_branch(make("llama"))
     windows = Gemma2Config(**SMALL, sliding_window=4)
     assert not can_branch(Gemma2ForCausalLM(windows))
+    local = GPTNeoConfig(
+        hidden_size=32, num_layers=2, num_heads=2, vocab_size=64, max_position_embeddings=64,
+        attention_types=[[["global", "local"], 1]], window_size=4,
+    )  # fmt: skip
+    assert not can_branch(GPTNeoForCausalLM(local))
