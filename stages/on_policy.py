@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from training_core.distributed import gather
 from training_core.errors import DataError
 from training_core.ranks import ALONE, Ranks
 from training_core.types import Batch, Example, Prompt
-
-log = logging.getLogger(__name__)
 
 
 def mixed_batches(
