@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from functools import cache
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -146,8 +147,11 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in models_in(argument)]
 
 
+@cache
 def partial(model: type[BaseModel]) -> type[BaseModel]:
     """Build the model of a partial config: every field of `model`, on all levels, may be left out.
+
+    One per model, wherever it occurs: doubles make the form's JSON schema ten times as slow.
 
     Unknown keys pass, so that they reach `load_config`, which names the nearest known one. Prefect
     would refuse them with no more than "Additional properties are not allowed".

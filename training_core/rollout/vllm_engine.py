@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,22 +68,22 @@ class VllmEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if not on_gpu:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
-            # The CPU sampler is otherwise compiled at its first call, for 15 s.
-            os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         from vllm import LLM  # noqa: PLC0415 - reads the environment when imported
 
-        self._llm = LLM(
-            str(directory),
-            dtype="bfloat16" if on_gpu else "float32",
-            max_model_len=max_tokens,
-            enforce_eager=True,
-            disable_log_stats=True,
-            enable_prefix_caching=True,
-            gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
-            logprobs_mode="processed_logprobs",  # after the temperature, as the trainer's are
-            worker_extension_cls=WORKER_EXTENSION,
-            seed=0,
-        )
+        self._on_gpu = on_gpu
+        with self._stance():
+            self._llm = LLM(
+                str(directory),
+                dtype="bfloat16" if on_gpu else "float32",
+                max_model_len=max_tokens,
+                enforce_eager=True,
+                disable_log_stats=True,
+                enable_prefix_caching=True,
+                gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
+                logprobs_mode="processed_logprobs",  # after the temperature, as the trainer's are
+                worker_extension_cls=WORKER_EXTENSION,
+                seed=0,
+            )
         self._tokenizer = tokenizer
         self.policy_version = 0
 
@@ -112,12 +113,20 @@ class VllmEngine:
             )
             for seed in seeds
         ]
-        outputs = self._llm.generate(requests, settings, use_tqdm=False)
+        with self._stance():
+            outputs = self._llm.generate(requests, settings, use_tqdm=False)
         return [self._rollout(p, o.outputs[0]) for p, o in zip(prompts, outputs, strict=True)]
 
     def close(self) -> None:
         """Shut the engine down and free its memory."""
         del self._llm
+
+    def _stance(self) -> AbstractContextManager[Any]:
+        """On a CPU, nothing is compiled: the sampler would be, at its first call, for 2 to 15 s.
+
+        TORCH_COMPILE_DISABLE comes too late, since transformers has imported the compiler by now.
+        """
+        return nullcontext() if self._on_gpu else torch.compiler.set_stance("force_eager")
 
     def _rollout(self, prompt: Prompt, completion: Any) -> Rollout:
         ids = tuple(completion.token_ids)
