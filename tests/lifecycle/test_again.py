@@ -47,7 +47,7 @@ def test_a_second_run_finds_every_stage_done(lifecycle: Lifecycle, demo_run: UUI
 
 def test_another_kl_coef_reruns_ppo_only_and_a_killed_ppo_resumes(lifecycle: Lifecycle) -> None:
     known = lifecycle.attempts("ppo")
-    run_id = lifecycle.start("full-rlhf/tiny", overrides={"ppo": {"kl_coef": 0.1, "steps": 40}})
+    run_id = lifecycle.start("full-rlhf/tiny", overrides={"ppo": {"kl_coef": 0.1, "steps": 12}})
     attempt = running_attempt(lifecycle, "ppo", known)
     lifecycle.until(lambda: any((attempt / "checkpoints").glob("step-*/COMPLETE")))
     os.kill(json.loads((attempt / "heartbeat.json").read_text())["pid"], signal.SIGKILL)
@@ -65,7 +65,7 @@ def test_another_kl_coef_reruns_ppo_only_and_a_killed_ppo_resumes(lifecycle: Lif
     curve = [
         json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()
     ]
-    assert curve == list(range(1, 41))
+    assert curve == list(range(1, 13))
     assert lifecycle.manifest_of(run_id, "ppo").attempt == "a2"
 
 

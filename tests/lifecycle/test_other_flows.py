@@ -46,13 +46,12 @@ def test_the_reference_can_stay_the_sft_policy(lifecycle: Lifecycle) -> None:
 
 def test_raft_samples_selects_and_imitates_round_after_round(lifecycle: Lifecycle) -> None:
     """The first round is what `full-rlhf` did between its SFT and its DPO."""
-    small = {"prompts": {"size": 32}}
-    run = lifecycle.run(
-        "raft/tiny",
-        overrides={"raft": {"rounds": 2}, "rejection_sampling": small, "evaluation": small},
-    )
+    overrides = {"raft": {"rounds": 2}, "evaluation": {"prompts": {"size": 64}}}
+    run = lifecycle.run("raft/tiny", overrides=overrides)
     assert run.state_name == "Completed"
-    assert lifecycle.steps(run.id)["sft"] == "Reused"
+    steps = lifecycle.steps(run.id)
+    assert steps["rejection_sampling_1"] == steps["rejection_sft_1"] == "Reused"
+    assert steps["rejection_sampling_2"] == steps["rejection_sft_2"] == "Completed"
     first, second = (lifecycle.manifest_of(run.id, f"rejection_sft_{n}") for n in (1, 2))
     assert second.parents["policy"] == first.key
     selected = lifecycle.manifest_of(run.id, "rejection_sampling_2")

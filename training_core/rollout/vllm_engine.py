@@ -122,7 +122,7 @@ class VllmEngine:
         del self._llm
 
     def _stance(self) -> AbstractContextManager[Any]:
-        """On a CPU, nothing is compiled: the sampler would be, at its first call, for 2 to 15 s.
+        """On a CPU, nothing is compiled: the sampler would be, at its first call, for 2 to 10 s.
 
         TORCH_COMPILE_DISABLE comes too late, since transformers has imported the compiler by now.
         """
