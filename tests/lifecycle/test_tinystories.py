@@ -14,10 +14,10 @@ pytestmark = pytest.mark.lifecycle
 
 SHORTER = {
     "sft": {"training": {"epochs": 0.5}},
-    "feedback": {"prompts": {"limit": 600}},
-    "rejection_sampling": {"prompts": {"limit": 128}},
-    "preference_pairs": {"prompts": {"limit": 128}},
-    "ppo": {"steps": 15},
+    "feedback": {"prompts": {"limit": 400}},
+    "rejection_sampling": {"prompts": {"limit": 64}},
+    "preference_pairs": {"prompts": {"limit": 64}},
+    "ppo": {"steps": 10},
 }
 
 
