@@ -8,10 +8,10 @@ LOCK = requirements/cpu.txt
 WORKERS = 2
 UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
-ABREAST = -n $(WORKERS) --dist loadfile
+ABREAST = -n $(WORKERS) --no-loadscope-reorder  # tests/conftest.py says what goes where
 HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
 # May be given: TORCH_INDEX (address of a package index that has CPU builds of torch),
-# PYTEST_ARGS (more options for pytest), WORKERS (processes for the tests that start no service),
+# PYTEST_ARGS (more options for pytest), WORKERS (processes that share the tests; one has the lifecycles),
 # UV_ARGS (more options for the resolver, as --upgrade).
 
 .PHONY: help venv demo test unit check format lock clean
@@ -45,8 +45,7 @@ demo: venv ## run the whole lifecycle with a tiny model, on this machine
 	$(BIN)/ratchet demo
 
 test: venv ## run every test (those that need a GPU skip themselves where there is none)
-	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle" $(PYTEST_ARGS)
-	$(BIN)/pytest -m "services or lifecycle" $(PYTEST_ARGS)
+	$(BIN)/pytest $(ABREAST) $(PYTEST_ARGS)
 
 unit: venv ## run the tests that start no service
 	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)

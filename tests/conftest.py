@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 _cache = tempfile.mkdtemp(prefix="ratchet-tests-")
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
@@ -19,6 +20,28 @@ os.environ.setdefault("HF_DATASETS_CACHE", _cache)  # read when `datasets` is im
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+LIFECYCLE = "tests/lifecycle/"
+
+
+class Schedule(LoadFileScheduling):
+    """A file is one piece of work, and so is the folder of lifecycles, which share their services.
+
+    A lifecycle leaves a third of two cores idle; the other tests run in it.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return LIFECYCLE if nodeid.startswith(LIFECYCLE) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule:
+    """Give tests to the processes of `pytest -n`."""
+    return Schedule(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LIFECYCLE))
 
 
 @pytest.fixture(scope="session")

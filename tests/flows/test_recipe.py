@@ -9,7 +9,7 @@ import pytest
 
 from flows import full_rlhf, iterative_dpo, raft
 from flows.lifecycle_config import Overrides
-from flows.outline import block_names, require_steps, step_names
+from flows.outline import Outline, block_names, require_steps, step_names
 from flows.plan import Plan, show_plan
 from flows.presets import load_config
 from flows.recipe import MAX_RUNS, open_recipe
@@ -45,6 +45,30 @@ def test_the_steps_of_the_flows_are_those_that_they_do():
         "rejection_sft_2", "evaluation", "champion_match",
     ]  # fmt: skip
     assert "feedback" in step_names(full_rlhf.steps, load_config("tinystories"))
+
+
+class Reads(Outline):
+    """Notes from which steps each step reads."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.of = {}
+
+    def run(self, step, config, **inputs):
+        self.of[step] = {role: ref.step for role, ref in inputs.items() if ref is not None}
+        return super().run(step, config, **inputs)
+
+
+@pytest.mark.parametrize(
+    ("reference", "expected"),
+    [("sft", ["sft", "sft"]), ("previous", ["rejection_sft", "dpo_1"])],
+)
+def test_the_reference_of_a_round_stays_the_sft_policy_or_follows(reference, expected):
+    rounds = {"rounds": 2, "reference": reference}
+    reads = Reads(load_config("tiny", {"iterative_dpo": rounds}))
+    full_rlhf.steps(reads)
+    assert [reads.of[step]["reference"] for step in ("dpo_1", "dpo_2")] == expected
+    assert [reads.of[step]["policy"] for step in ("dpo_1", "dpo_2")] == ["rejection_sft", "dpo_1"]
 
 
 def test_the_flow_stage_knows_every_block_that_is_a_stage():

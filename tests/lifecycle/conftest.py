@@ -22,7 +22,7 @@ RATCHET = (sys.executable, "-m", "flows.cli")
 def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lifecycle]:
     """What `ratchet demo` leaves behind, in a home of its own."""
     home = tmp_path_factory.mktemp("home")
-    outside = {"PREFECT_API_URL", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"}
+    outside = {"PREFECT_API_URL", "MLFLOW_TRACKING_URI", "RAY_ADDRESS", "OMP_NUM_THREADS"}
     environment = {k: v for k, v in os.environ.items() if k not in outside}
     environment |= {"RATCHET_HOME": str(home), "COLUMNS": "160"}
     try:

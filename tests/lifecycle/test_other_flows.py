@@ -8,8 +8,10 @@ from uuid import UUID
 import pytest
 from mlflow import MlflowClient
 
+from stages.cluster import JobStatus, RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
+from tasks.submission import job_id_of
 from tests.lifecycle.driver import Lifecycle
 
 pytestmark = pytest.mark.lifecycle
@@ -34,14 +36,6 @@ def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(
     assert round_2.parents["policy"] == round_2.parents["reference"] == round_1.key
     assert round_1.digest != round_2.digest
     assert set(lifecycle.steps(later.id).values()) == {"Reused"}
-
-
-def test_the_reference_can_stay_the_sft_policy(lifecycle: Lifecycle) -> None:
-    overrides = {**SMALL, "iterative_dpo": {"rounds": 2, "reference": "sft"}}
-    run = lifecycle.run("iterative-dpo/tiny", overrides=overrides)
-    assert run.state_name == "Completed"
-    sft = lifecycle.manifest_of(run.id, "sft")
-    assert lifecycle.manifest_of(run.id, "dpo_2").parents["reference"] == sft.key
 
 
 def test_raft_samples_selects_and_imitates_round_after_round(lifecycle: Lifecycle) -> None:
@@ -107,7 +101,12 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancel
     lifecycle.until((attempt / "progress.json").exists)
     lifecycle.cancel(run_id)
     assert lifecycle.wait(run_id).state_name == "Cancelled"
-    lifecycle.until((attempt / "error.json").exists)
+    cluster = RayCluster(lifecycle.environment["RAY_ADDRESS"])
+    key = attempt.parents[1].name
+    job = job_id_of("reward_model", key, attempt)
+    lifecycle.until(lambda: not cluster.info(job).status.is_live)
+    assert cluster.info(job).status in (JobStatus.STOPPED, JobStatus.FAILED)
+    assert lifecycle.store.find("reward_model", key) is None
     assert json.loads((attempt / "error.json").read_text())["kind"] == "StoppedError"
     assert any((attempt / "checkpoints").glob("step-*/COMPLETE"))
 
