@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -87,6 +89,16 @@ def family_of(record: ServiceRecord) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         return [root, *root.children(recursive=True)]
     return []
+
+
+def listens(record: ServiceRecord) -> bool:
+    """Whether a service's own processes, not a stranger on the same port, listen at its address."""
+    port = urlsplit(record.url).port
+    connections: list[Any] = []
+    for process in family_of(record):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            connections += process.net_connections("tcp")
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
 def orphans_of(token: str) -> list[psutil.Process]:

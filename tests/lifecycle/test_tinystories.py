@@ -14,10 +14,10 @@ pytestmark = pytest.mark.lifecycle
 
 SHORTER = {
     "sft": {"training": {"epochs": 0.5}},
-    "feedback": {"prompts": {"limit": 400}},
+    "feedback": {"prompts": {"limit": 600}},
     "rejection_sampling": {"prompts": {"limit": 64}},
     "preference_pairs": {"prompts": {"limit": 64}},
-    "ppo": {"steps": 10},
+    "ppo": {"steps": 12, "prompts_per_step": 16, "policy_optimizer": {"learning_rate": 4.0e-4}},
 }
 
 
