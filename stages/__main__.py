@@ -6,12 +6,13 @@ directory is the one that holds the request. The exit code says why it ended; se
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 from stages.process import run_request
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:  # noqa: PLR2004
-        sys.exit(__doc__)
-    sys.exit(run_request(Path(sys.argv[1])))
+    parser = argparse.ArgumentParser("python -m stages", description=__doc__)
+    parser.add_argument("request", type=Path, help="request.json of an attempt at a stage")
+    sys.exit(run_request(parser.parse_args().request))

@@ -241,3 +241,16 @@ def test_a_full_disk_under_the_artifact_exits_40_and_publishes_nothing(store, wr
     assert process.wait(timeout=60) == 40
     assert error_of(request)["kind"] == "StorageFullError"
     assert store.manifests() == []
+
+
+def test_asked_for_help_it_says_what_it_takes_and_writes_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "stages", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "request.json" in done.stdout
+    assert list(tmp_path.iterdir()) == []
