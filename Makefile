@@ -8,8 +8,9 @@ LOCK = requirements/cpu.txt
 WORKERS = 2
 UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
-ABREAST = -n $(WORKERS) --no-loadscope-reorder  # tests/conftest.py says what goes where
+ABREAST = -n $(WORKERS) --no-loadscope-reorder
 HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
+# tests/conftest.py says which process of ABREAST gets which tests.
 # May be given: TORCH_INDEX (address of a package index that has CPU builds of torch),
 # PYTEST_ARGS (more options for pytest), WORKERS (processes that share the tests; one has the lifecycles),
 # UV_ARGS (more options for the resolver, as --upgrade).

@@ -96,7 +96,7 @@ def _ensure_automation(client: SyncPrefectClient, wanted: AutomationCore) -> Non
 
 def _deploy_all(home: Path, api_url: str) -> None:
     # The command line rather than Prefect's Python API: it alone gives prefect.yaml the meaning
-    # that Prefect's documentation states, and it takes 4 s for all.
+    # that Prefect's documentation states, at about a second for each.
     command = (sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all")
     file = ("--prefect-file", str(Path("deployments", "prefect.yaml")))
     environment = worker_environment(home, load_records(home)) | {

@@ -34,6 +34,7 @@ class Schedule(LoadFileScheduling):
         return LIFECYCLE if nodeid.startswith(LIFECYCLE) else super()._split_scope(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule:
     """Give tests to the processes of `pytest -n`."""
     return Schedule(config, log)
