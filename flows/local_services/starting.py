@@ -91,6 +91,9 @@ def start_missing(
                 records = _ensure_process(home, records, service, ray_cpus)
                 deadlines[service.name] = time.monotonic() + service.deadline_seconds
                 report(service.name, "starting")
+            if _lost_its_port(records.services[service.name], deadlines[service.name]):
+                records = _ensure_process(home, records, service, ray_cpus)
+                report(service.name, "starting at another port")
             if _is_up(records.services[service.name], service, deadlines[service.name]):
                 todo.remove(service)
                 report(service.name, "up")
@@ -136,11 +139,18 @@ def _upstream(records: ServiceRecords) -> dict[str, str]:
     return {name: records.services[name].url for name in ADDRESS_VARIABLES}
 
 
+def _lost_its_port(record: ServiceRecord, deadline: float) -> bool:
+    """Whether it ended because somebody else, as another home's `up`, was faster at its port."""
+    if record.is_external or root_of(record) or time.monotonic() > deadline:
+        return False
+    return choose_ports(record.ports) != record.ports
+
+
 def _is_up(record: ServiceRecord, service: Service, deadline: float) -> bool:
-    # A server that lost its port to another one of the same second would seem to answer.
+    # Somebody else may answer at a port that it has lost.
     if record.is_external or (service.is_ready(record) and (not record.ports or listens(record))):
         return True
-    if root_of(record) is None:
+    if root_of(record) is None and not _lost_its_port(record, deadline):
         raise _failure(record, service, "ended while it started")
     if time.monotonic() > deadline:
         stop(family_of(record), grace_seconds=5)
