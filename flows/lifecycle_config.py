@@ -151,7 +151,7 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
 def partial(model: type[BaseModel]) -> type[BaseModel]:
     """Build the model of a partial config: every field of `model`, on all levels, may be left out.
 
-    One per model, wherever it occurs: doubles make the form's JSON schema ten times as slow.
+    One per model, wherever it occurs: doubles make the form's JSON schema many times as slow.
 
     Unknown keys pass, so that they reach `load_config`, which names the nearest known one. Prefect
     would refuse them with no more than "Additional properties are not allowed".

@@ -21,6 +21,9 @@ from prefect.states import Cancelling, Scheduled
 
 from stages.store import Manifest, Store
 
+FEW_JUDGED = {"evaluation": {"prompts": {"size": 64}}}
+"""Overrides for where the evaluation is not the subject."""
+
 
 class Lifecycle:
     """Running services with a finished `full-rlhf/tiny`, and the hands to do more."""

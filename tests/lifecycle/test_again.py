@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.lifecycle.driver import Lifecycle
+from tests.lifecycle.driver import FEW_JUDGED, Lifecycle
 
 pytestmark = pytest.mark.lifecycle
 
@@ -23,7 +23,6 @@ BEFORE_PPO = [
     "preference_pairs_1",
     "dpo_1",
 ]
-FEW_JUDGED = {"evaluation": {"prompts": {"size": 64}}}
 
 
 def running_attempt(lifecycle: Lifecycle, stage: str, known: set[Path]) -> Path:

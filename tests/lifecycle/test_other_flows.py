@@ -12,17 +12,19 @@ from stages.cluster import JobStatus, RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
 from tasks.submission import job_id_of
-from tests.lifecycle.driver import Lifecycle
+from tests.lifecycle.driver import FEW_JUDGED, Lifecycle
 
 pytestmark = pytest.mark.lifecycle
-
-SMALL = {"preference_pairs": {"prompts": {"size": 128}}, "evaluation": {"prompts": {"size": 64}}}
 
 
 def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(
     lifecycle: Lifecycle,
 ) -> None:
-    overrides = {**SMALL, "iterative_dpo": {"rounds": 2, "reference": "previous"}}
+    overrides = {
+        "preference_pairs": {"prompts": {"size": 128}},
+        "iterative_dpo": {"rounds": 2, "reference": "previous"},
+        **FEW_JUDGED,
+    }
     ids = [lifecycle.start("iterative-dpo/tiny", overrides=overrides) for _ in range(2)]
     first, second = (lifecycle.wait(run_id) for run_id in ids)
     assert first.state_name == second.state_name == "Completed"
@@ -40,7 +42,7 @@ def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(
 
 def test_raft_samples_selects_and_imitates_round_after_round(lifecycle: Lifecycle) -> None:
     """The first round is what `full-rlhf` did between its SFT and its DPO."""
-    overrides = {"raft": {"rounds": 2}, "evaluation": {"prompts": {"size": 64}}}
+    overrides = {"raft": {"rounds": 2}, **FEW_JUDGED}
     run = lifecycle.run("raft/tiny", overrides=overrides)
     assert run.state_name == "Completed"
     steps = lifecycle.steps(run.id)

