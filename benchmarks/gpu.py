@@ -46,7 +46,7 @@ from training_core.loop import Objective, train_steps
 from training_core.models.causal_lm import can_branch, sequence_logprobs
 from training_core.objectives.preference import PairBatch, pairwise_reward, preference
 from training_core.objectives.supervised import supervised
-from training_core.objectives.unpaired import RatedBatch, unpaired
+from training_core.objectives.unpaired import UnpairedBatch, unpaired
 from training_core.types import Batch, Example, Loss
 
 PEAK_TFLOPS = {
@@ -307,7 +307,7 @@ def _micro_batches(
     baseline = mismatched_kl(mismatched - reference[:, 1])
     is_desirable = torch.arange(len(groups), device=setting.device) % 2 == 0
     return [
-        RatedBatch(batch, is_desirable[members], reference[members, 0], baseline)
+        UnpairedBatch(batch, is_desirable[members], reference[members, 0], baseline)
         for members, batch in setting.cut([group[:1] for group in groups])
     ]
 

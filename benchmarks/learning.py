@@ -33,7 +33,7 @@ from benchmarks.learning_baselines import (
     share_with_interval,
 )
 from benchmarks.learning_measures import judged, policy_margins, reward_margins
-from stages.store import Manifest, Store
+from stages.runtime.store import Manifest, Store
 from tests.stages.running import finish
 
 BASELINES = {1: "bag of words", 2: "words and pairs of words"}

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stages.batches import Pairs, over_all
+from stages.batches.encoding import encode_pairs, encode_solutions
+from stages.batches.micro_batches import Pairs, over_all
+from stages.batches.solution_batches import LabelledSolutions, judged_steps
+from stages.configs.data_config import FileDataConfig
 from stages.datasets import preferences, solutions
-from stages.encoding import encode_pairs, encode_solutions
-from stages.measure import pair_scores
-from stages.settings.data import FileData
-from stages.steps import StepRows, judged_steps
+from stages.training.heldout_metrics import pair_scores
 from training_core.data import chat
 from training_core.models import hub
 from training_core.objectives.preference import pair_logprobs
@@ -53,7 +53,7 @@ def judged(
     """What a process reward model says of each labelled step, and what is true: right or not."""
     model, tokenizer = hub.load_step_model(directory), hub.load_tokenizer(directory)
     rows = encode_solutions(tokenizer, solutions(_source(source)), max_tokens=NO_LIMIT)
-    steps = StepRows(rows, chat.pad_id(tokenizer), model.device)
+    steps = LabelledSolutions(rows, chat.pad_id(tokenizer), model.device)
     scores, labels = judged_steps(model, steps, budget_tokens=BUDGET)
     return (scores > 0).numpy(), (labels > 0.5).numpy()
 
@@ -67,4 +67,4 @@ def _pairs(directory: Path, source: Mapping[str, Any], model: Any) -> Any:
 
 def _source(source: Mapping[str, Any]) -> Any:
 
-    return FileData.model_validate(source)
+    return FileDataConfig.model_validate(source)

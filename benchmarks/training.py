@@ -33,9 +33,9 @@ import torch
 from training_rows import ROWS, load_texts, start
 from training_trl import Task, Variant
 
-from stages.batches import Examples, Pairs, micro_batches, over_all, sharing_pays
-from stages.rated import Rated, rated_batches
-from stages.settings.training import Training
+from stages.batches.micro_batches import Examples, Pairs, micro_batches, over_all, sharing_pays
+from stages.batches.unpaired_batches import UnpairedExamples, unpaired_batches
+from stages.configs.training_config import TrainingConfig
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.algorithms.reward_losses import bradley_terry
 from training_core.algorithms.unpaired_losses import kto, mismatched_kl
@@ -47,8 +47,7 @@ from training_core.models.scalar_head import sequence_scores
 from training_core.objectives.preference import pairwise_reward, preference
 from training_core.objectives.supervised import supervised
 from training_core.objectives.unpaired import unpaired
-from training_core.types import Batch, Example, Pair
-from training_core.types import Rated as RatedExample
+from training_core.types import Batch, Example, Pair, UnpairedExample
 
 LEARNING_RATE = 1e-4
 BETA = 0.1
@@ -105,7 +104,7 @@ def main() -> None:
 
 def _line(name: str, model_name: str, arguments: argparse.Namespace) -> str:
     row, batch_size = ROWS[name], arguments.batch_size
-    training = Training(batch_size=batch_size, max_tokens=arguments.max_tokens)
+    training = TrainingConfig(batch_size=batch_size, max_tokens=arguments.max_tokens)
     size = arguments.steps * batch_size
     with tempfile.TemporaryDirectory() as folder:
         model, tokenizer = start(model_name, row, arguments.data, Path(folder))
@@ -185,7 +184,7 @@ class _Work:
     model: Any
     items: Sequence[tuple[Example, ...]]
     labels: Sequence[bool]
-    training: Training
+    training: TrainingConfig
     pad_id: int
     clock: Callable[[], float]
 
@@ -230,14 +229,14 @@ class _Work:
         """As stages/kto.py."""
         mismatched = [other for _, other in self.items]
         rows = [
-            RatedExample(example, label)
+            UnpairedExample(example, label)
             for (example, _), label in zip(self.items, self.labels, strict=True)
         ]
-        rated = Rated(rows, self.pad_id, CPU, mismatched=mismatched)
+        rated = UnpairedExamples(rows, self.pad_id, CPU, mismatched=mismatched)
         known = self._reference(rated.with_mismatched(), lambda batch: batch)
         loss = partial(kto, beta=BETA, desirable_weight=1.0, undesirable_weight=1.0)
         rated = replace(rated, ref_logprobs=known)
-        batch_of = rated_batches(self.model, rated, self.training, mismatched_kl, seed=SEED)
+        batch_of = unpaired_batches(self.model, rated, self.training, mismatched_kl, seed=SEED)
         return unpaired(loss, beta=BETA), batch_of
 
     def _pairs(self, measure: Callable[[Any, Batch], torch.Tensor]) -> Pairs:

@@ -30,11 +30,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from training_core import checkpoint
 from training_core.data.batching import collate, cut_by_tokens, share_of_rank
+from training_core.dist_info import DistInfo
 from training_core.distributed import barrier, connected
 from training_core.engine.torch_engine import TorchEngine
 from training_core.loop import train_steps
 from training_core.objectives.supervised import supervised
-from training_core.ranks import Ranks
 from training_core.types import Batch, Example
 
 VOCABULARY = 8192
@@ -96,14 +96,14 @@ def _run(name: str, workers: int, steps: int) -> tuple[float, torch.Tensor]:
 
 def _work(rank: int, workers: int, name: str, steps: int, address: str, folder: str) -> None:  # noqa: PLR0917 - spawned by position
     torch.set_num_threads(1)
-    ranks = Ranks(rank, workers, rank)
-    with connected(ranks, address):
+    dist_info = DistInfo(rank, workers, rank)
+    with connected(dist_info, address):
         model = _model(name).train()
-        engine = TorchEngine(model, learning_rate=1e-3, schedule=lambda _: 1.0, ranks=ranks)
-        batches = (_share(step, ranks) for step in range(steps + 1))
-        reports = train_steps(engine, supervised, batches, ranks=ranks)
+        engine = TorchEngine(model, learning_rate=1e-3, schedule=lambda _: 1.0, dist_info=dist_info)
+        batches = (_share(step, dist_info) for step in range(steps + 1))
+        reports = train_steps(engine, supervised, batches, dist_info=dist_info)
         next(reports)
-        barrier(ranks)
+        barrier(dist_info)
         began = time.perf_counter()
         for _ in reports:
             pass
@@ -112,16 +112,16 @@ def _work(rank: int, workers: int, name: str, steps: int, address: str, folder: 
     torch.save({"seconds": seconds, "embedding": embedding}, Path(folder, f"{rank}.pt"))
 
 
-def _share(step: int, ranks: Ranks) -> Sequence[Batch]:
+def _share(step: int, dist_info: DistInfo) -> Sequence[Batch]:
     """One rank's micro-batches of a batch of ragged rows."""
     draw = random.Random(step)
     rows = [_row(draw) for _ in range(BATCH_SIZE)]
     cuts = cut_by_tokens(
-        [len(row) for row in rows], MICRO_BATCH_TOKENS, world_size=ranks.world_size
+        [len(row) for row in rows], MICRO_BATCH_TOKENS, world_size=dist_info.world_size
     )
     whole = [collate([rows[i] for i in members], 0) for members in cuts]
     costs = [batch.input_ids.numel() for batch in whole]
-    return share_of_rank(whole, costs, ranks.rank, ranks.world_size, even=False)
+    return share_of_rank(whole, costs, dist_info.rank, dist_info.world_size, even=False)
 
 
 def _row(draw: random.Random) -> Example:
@@ -151,7 +151,7 @@ def _model(name: str) -> Any:
 def _checkpoint_line(name: str, repeats: int) -> str:
     model = _model(name).train()
     engine = TorchEngine(model, learning_rate=1e-3, schedule=lambda _: 1.0)
-    for _ in train_steps(engine, supervised, [_share(0, Ranks())]):
+    for _ in train_steps(engine, supervised, [_share(0, DistInfo())]):
         pass
     saving, resuming, mib = [], [], 0.0
     with tempfile.TemporaryDirectory() as folder:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from prefect import flow
 
-from flows.lifecycle_config import Overrides
-from flows.recipe import Recipe, open_recipe, stop_jobs
-from tasks.lineage import read_champion, roll_back, stage_ref_of
+from flows.config.lifecycle_config import Overrides
+from flows.recipe.run import Recipe, open_recipe, stop_jobs
+from tasks.registry_tasks import read_champion, roll_back, stage_ref_of
 from tasks.versions import ModelVersionRef
 
 

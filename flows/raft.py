@@ -7,12 +7,11 @@ from typing import Any
 
 from prefect import flow
 
-from flows.beginning import sft_and_reward_model
-from flows.lifecycle_config import Overrides
-from flows.lifecycle_report import publish_report
-from flows.outline import step_names
-from flows.recipe import Steps, open_recipe, stop_jobs
-from flows.rounds import raft_rounds
+from flows.config.lifecycle_config import Overrides
+from flows.recipe.lifecycle_report import publish_report
+from flows.recipe.outline import StepRunner, step_names
+from flows.recipe.recipe_parts import raft_rounds, sft_and_reward_model
+from flows.recipe.run import open_recipe, stop_jobs
 
 
 @flow(name="raft", flow_run_name="raft-{preset}", on_cancellation=[stop_jobs])
@@ -39,7 +38,7 @@ def raft(
     return publish_report(recipe)
 
 
-def steps(recipe: Steps) -> None:
+def steps(recipe: StepRunner) -> None:
     """The recipe itself; `ratchet plan` walks it too, without doing anything."""
     config = recipe.config
     sft, reward_model = sft_and_reward_model(recipe)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.lifecycle_config import Overrides
-from flows.outline import block_names, require_steps
-from flows.recipe import Recipe, open_recipe, stop_jobs
-from tasks.lineage import stage_ref_of
+from flows.config.lifecycle_config import Overrides
+from flows.recipe.outline import block_names, require_steps
+from flows.recipe.run import Recipe, open_recipe, stop_jobs
 from tasks.refs import StageRef, ref_of
+from tasks.registry_tasks import stage_ref_of
 from training_core.errors import ConfigError
 
 

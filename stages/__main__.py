@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from stages.process import run_request
+from stages.runtime.process import run_request
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser("python -m stages", description=__doc__)

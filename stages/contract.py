@@ -11,13 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from stages.configs.block import StageConfig
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.errors import ConfigError
 
-from training_core.ranks import ALONE, Ranks
+T = TypeVar("T")
 
 ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "dataset", "evaluation"]
+RowsName = Literal[
+    "demonstrations", "texts", "preferences", "unpaired_responses", "solutions", "prompts"
+]
 
 
 class ExitCode(IntEnum):
@@ -31,65 +36,6 @@ class ExitCode(IntEnum):
     DISK_FULL = 40
     TRANSIENT = 75
     STOPPED = 143
-
-
-def semantic(default: Any = ..., description: str = "", **constraints: Any) -> Any:
-    """Declare a config field that can change a stage's result, and so is part of the stage key."""
-    extra: dict[str, Any] = {"semantic": True}
-    return Field(default, description=description, json_schema_extra=extra, **constraints)
-
-
-def operational(default: Any = ..., description: str = "", **constraints: Any) -> Any:
-    """Declare a config field that changes only how fast, where or how visibly a stage runs."""
-    extra: dict[str, Any] = {"semantic": False}
-    return Field(default, description=description, json_schema_extra=extra, **constraints)
-
-
-class Block(BaseModel):
-    """A frozen piece of configuration; unknown keys are errors."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=()
-    )
-
-
-class Resources(Block):
-    """What a stage asks of the Ray cluster."""
-
-    num_workers: int = operational(
-        1, "Processes that train together; changes only the rounding.", gt=0
-    )
-    num_cpus: float = operational(
-        1, "CPU cores that each worker reserves and uses as threads.", gt=0
-    )
-    num_gpus: float = operational(0, "GPUs that each worker reserves.", ge=0)
-    memory_gib: float | None = operational(
-        None, "Memory that each worker reserves, in GiB; None reserves none."
-    )
-
-
-class WandbLogging(Block):
-    """Curves at Weights & Biases."""
-
-    project: str = operational(..., "Project that the run belongs to.", min_length=1)
-    mode: Literal["online", "offline"] = operational(
-        "online", "`offline` keeps the run in the attempt's folder, for `wandb sync`."
-    )
-
-
-class Logging(Block):
-    """Where curves go besides `metrics.jsonl` and MLflow."""
-
-    tensorboard: bool = operational(False, "Event files in the attempt's folder.")
-    wandb: WandbLogging | None = operational(None, "Weights & Biases; None sends nothing.")
-
-
-class StageConfig(Block):
-    """What a person writes about one stage; every stage's Config derives from it."""
-
-    seed: int = semantic(0, "Seed of every random choice in the stage.", ge=0)
-    resources: Resources = operational(Resources(), "What the job reserves on the cluster.")
-    logging: Logging = operational(Logging(), "Where curves go besides metrics.jsonl.")
 
 
 class MetricSink(Protocol):
@@ -121,7 +67,7 @@ class Context:
         input_digests: content digest of each input, by role.
         cache_dir: where a stage keeps what another one may need again, named by content; None
             keeps nothing.
-        ranks: this process among those that run the stage together.
+        dist_info: this process among those that run the stage together.
     """
 
     attempt_dir: Path
@@ -130,13 +76,14 @@ class Context:
     should_stop: Callable[[], bool] = lambda: False
     input_digests: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
-    ranks: Ranks = ALONE
+    dist_info: DistInfo = SINGLE_PROCESS
 
     @property
     def artifact_dir(self) -> Path:
         """Where the stage leaves what it made; of several ranks the first one's is kept."""
         own = self.attempt_dir
-        return (own if self.ranks.is_first else own / f"rank-{self.ranks.rank}") / "artifact"
+        of_rank = own if self.dist_info.is_first else own / f"rank-{self.dist_info.rank}"
+        return of_rank / "artifact"
 
     @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
@@ -159,31 +106,77 @@ Inputs = Mapping[str, Path]
 """
 
 
+def resolve_source(field: str, configured: T | None, role: str, inputs: Inputs) -> T | Path:
+    """Return what the config says, or what the graph gives.
+
+    Raises:
+        ConfigError: if there are both or neither.
+    """
+    given = inputs.get(role)
+    if configured is not None and given is not None:
+        raise ConfigError(
+            f"`{field}` is set, but the graph gives the input '{role}', too; drop one"
+        )
+    chosen = given if configured is None else configured
+    if chosen is None:
+        raise ConfigError(f"set `{field}`, or give the input '{role}' from the graph")
+    return chosen
+
+
 @dataclass(frozen=True)
-class StageSpec:
-    """One row of the stage table.
+class DatasetUse:
+    """What a stage does with a dataset that its config names.
 
     Attributes:
-        name: the stage's name, as in the store, in job ids and on the command line.
-        page: the module that holds `Config` and `run`.
+        rows: what a row is; a config with a field `rows` says it itself.
+        is_trained_on: whether the stage, or a later stage through what this one makes, learns from
+            these rows. Evaluation on them would then prove nothing.
+    """
+
+    rows: RowsName
+    is_trained_on: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSpec:
+    """The record of a stage: everything that flows, tasks, registry and report know of it.
+
+    Attributes:
+        name: the stage's name, as in the store, in job ids and on the command line; its page is
+            the module `stages.<name>`.
         version: raised when the stage's results change for an unchanged config; part of the stage
             key.
-        required: input roles that must be given.
-        optional: input roles that may be given.
-        families: beginnings of further roles, as `policy_`, of which any number may be given.
+        config: what a person writes.
+        makes: kind of the artifact.
+        required: kind of each input that must be given, by role.
+        optional: kind of each input that may be given, by role.
+        families: kind of further inputs by the beginning of their roles, e.g. `policy_`; any number
+            of them may be given.
+        reads: the datasets that its config names, by field.
+        trains: whether it runs the training loop.
+        headline: its line in the report; `{metric}` is the number, `{before->after}` a change.
+        curves: title of each curve that the report draws, by metric.
     """
 
     name: str
-    page: str
     version: int
-    required: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
+    config: type[StageConfig]
+    makes: ArtifactKind
+    required: Mapping[str, ArtifactKind] = field(default_factory=dict)
+    optional: Mapping[str, ArtifactKind] = field(default_factory=dict)
+    families: Mapping[str, ArtifactKind] = field(default_factory=dict)
+    reads: Mapping[str, DatasetUse] = field(default_factory=dict)
+    trains: bool = False
+    headline: str = ""
+    curves: Mapping[str, str] = field(default_factory=dict)
 
-    def config_class(self) -> type[StageConfig]:
-        """Import the stage's page (which is light) and return its Config."""
-        return importlib.import_module(self.page).Config
+    def kind_of(self, role: str) -> ArtifactKind | None:
+        """Return the kind of the input `role`, or None if the stage does not take it."""
+        for start, kind in self.families.items():
+            if role.startswith(start):
+                return kind
+        return self.required.get(role) or self.optional.get(role)
 
     def run(self, config: StageConfig, inputs: Inputs, context: Context) -> Result:
-        """Run the stage in this process."""
-        return importlib.import_module(self.page).run(config, inputs, context)
+        """Run the stage in this process; its page is imported now, because it loads torch."""
+        return importlib.import_module(f"stages.{self.name}").run(config, inputs, context)

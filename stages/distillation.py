@@ -2,94 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from pydantic import Field, model_validator
+import torch
 
-from stages.contract import Block, Context, Inputs, Result, StageConfig, semantic
-from stages.settings.data import Data
-from stages.settings.models import ModelOptions
-from stages.settings.sampling import Rollouts
-from stages.settings.training import Training
-from stages.sources import either
+from stages.batches.encoding import encode_demonstrations
+from stages.batches.micro_batches import Examples, cut
+from stages.configs.distillation_config import DistillationConfig
+from stages.contract import Context, Inputs, Result, resolve_source
+from stages.datasets import demonstrations
+from stages.sampling.on_policy import mixed_batches
+from stages.training.engines import best_device
+from stages.training.fit import fit, save_model
+from training_core.algorithms.distillation_losses import DIVERGENCES
+from training_core.data import chat
 from training_core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from training_core.types import Batch
-
-
-class ForwardKl(Block):
-    """KL(teacher || student): the student covers what the teacher does."""
-
-    name: Literal["forward_kl"] = semantic("forward_kl", "Which divergence this is.")
+from training_core.models import hub
+from training_core.models.causal_lm import packs_rows
+from training_core.objectives.balanced import balanced
+from training_core.objectives.divergence import distillation
+from training_core.types import Batch
 
 
-class ReverseKl(Block):
-    """KL(student || teacher): the student seeks what the teacher likes best."""
-
-    name: Literal["reverse_kl"] = semantic("reverse_kl", "Which divergence this is.")
-
-
-class Jsd(Block):
-    """Generalised Jensen-Shannon divergence of Agarwal et al. 2023 (GKD)."""
-
-    name: Literal["jsd"] = semantic("jsd", "Which divergence this is.")
-    beta: float = semantic(0.5, "Towards forward KL at 0, reverse KL at 1.", gt=0, lt=1)
-
-
-class Config(StageConfig):
-    """What a person writes about distillation."""
-
-    divergence: Annotated[ForwardKl | ReverseKl | Jsd, Field(discriminator="name")] = semantic(
-        ForwardKl(), "How far student and teacher are apart at a token."
-    )
-    data: Data | None = semantic(None, "Demonstrations; None takes the input `dataset`.")
-    eval_data: Data | None = semantic(None, "Held-out demonstrations for `heldout_…` metrics.")
-    temperature: float = semantic(1.0, "Softens both distributions.", gt=0)
-    nll_coef: float = semantic(
-        0.0, "Share of the data's own cross-entropy; OpenRLHF's kd has 0.6.", ge=0, le=1
-    )
-    on_policy_fraction: float = semantic(
-        0.0, "Share of the steps on responses that the student samples (GKD's lambda).", ge=0, le=1
-    )
-    rollouts: Rollouts = semantic(Rollouts(), "How the student's responses are sampled.")
-    model: ModelOptions = semantic(ModelOptions(), "What the model is loaded as.")
-    training: Training = semantic(Training(), "How the student is fitted.")
-
-    @model_validator(mode="after")
-    def _imitates_data_alone(self) -> Config:
-        if self.nll_coef and self.on_policy_fraction:
-            raise ValueError(
-                "nll_coef is the cross-entropy of the data, and on_policy_fraction trains on the "
-                "student's own responses, which it would then imitate; set one of them to 0"
-            )
-        return self
-
-
-def run(config: Config, inputs: Inputs, context: Context) -> Result:
+def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     """Train the student, the input `policy`, to follow the input `teacher`.
 
     Metrics: `examples`, and with `eval_data` `heldout_divergence_before` and `heldout_divergence`
     in nats per token.
     """
-    from stages.batches import Examples
-    from stages.datasets import demonstrations
-    from stages.encoding import encode_demonstrations
-    from stages.engines import best_device
-    from stages.offline import fit, save_model
-    from stages.on_policy import mixed_batches
-    from training_core.algorithms.distillation_losses import DIVERGENCES
-    from training_core.data import chat
-    from training_core.models import hub
-    from training_core.models.causal_lm import packs_rows
-    from training_core.objectives.balanced import balanced
-    from training_core.objectives.distillation import distillation
-
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
-    rows = demonstrations(either("distillation.data", config.data, "dataset", inputs))
+    rows = demonstrations(resolve_source("distillation.data", config.data, "dataset", inputs))
     examples = encode_demonstrations(tokenizer, rows, max_tokens=limit)
     heldout_rows = demonstrations(config.eval_data) if config.eval_data else []
     heldout = encode_demonstrations(tokenizer, heldout_rows, max_tokens=limit)
@@ -126,7 +70,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
             training=config.training,
             seed=config.seed,
             directory=inputs["policy"],
-            ranks=context.ranks,
+            dist_info=context.dist_info,
         ),
         num_examples=len(examples),
         training=config.training,
@@ -152,11 +96,8 @@ def _require_one_vocabulary(student: Any, teacher: Any) -> None:
 
 
 def _mean_divergence(
-    objective: Callable[[Any, Batch], Any], student: Any, examples: Any, config: Config
+    objective: Callable[[Any, Batch], Any], student: Any, examples: Any, config: DistillationConfig
 ) -> float:
-    import torch
-
-    from stages.batches import cut
 
     with torch.no_grad():
         budget = config.training.micro_batch_tokens

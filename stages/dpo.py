@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings.data import Data
-from stages.settings.models import ModelOptions
-from stages.settings.preference import Dpo, PreferenceLoss
-from stages.settings.training import Training
-from stages.sources import either
+import torch
+
+from stages.batches.encoding import encode_pairs
+from stages.batches.micro_batches import Pairs, micro_batches, over_all, sharing_pays
+from stages.configs.dpo_config import DpoConfig
+from stages.contract import Context, Inputs, Result, resolve_source
+from stages.datasets import Preference, preferences
+from stages.sampling.selection import without_repeats
+from stages.training.engines import best_device
+from stages.training.fit import fit, save_model
+from stages.training.heldout_metrics import pair_metrics
+from stages.training.reference_logprobs import Reference
+from training_core.algorithms.preference_losses import (
+    PREFERENCE_LOSSES,
+    PairLogprobs,
+    implicit_rewards,
+)
+from training_core.data import chat
 from training_core.errors import ConfigError, MismatchError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from stages.batches import Pairs
-    from stages.datasets import Preference
-    from stages.reference import Reference
-    from training_core.algorithms.preference_losses import PairLogprobs
-    from training_core.objectives.preference import PairBatch
+from training_core.models import hub
+from training_core.models.causal_lm import packs_rows, sequence_logprobs
+from training_core.objectives.balanced import balanced, each_counts
+from training_core.objectives.preference import PairBatch, pair_logprobs, preference
 
 CHECKED_PAIRS = 32
 CHECK_TOLERANCE = 1e-3
@@ -30,38 +39,12 @@ HALF_GAP = 0.05
 """In half precision, whose sums are rough: mean log-ratio per token, in nats."""
 
 
-class Config(StageConfig):
-    """What a person writes about DPO."""
-
-    loss: PreferenceLoss = semantic(Dpo(), "Loss on the pair.")
-    nll_coef: float = semantic(
-        0.0, "Weight of the chosen response's mean NLL (RPO; Llama 3.1 has 0.2).", ge=0
-    )
-    data: Data | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
-    eval_data: Data | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
-    model: ModelOptions = semantic(ModelOptions(), "What the model is loaded as.")
-    training: Training = semantic(Training(), "How the policy is fitted.")
-
-
-def run(config: Config, inputs: Inputs, context: Context) -> Result:
+def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     """Train the policy; the reference's log-probabilities are computed once, before the first step.
 
     Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen implicit reward is larger), and
     with `eval_data` `heldout_accuracy`, `heldout_margin`, and both before training.
     """
-    from stages.batches import Pairs, micro_batches, sharing_pays
-    from stages.datasets import preferences
-    from stages.encoding import encode_pairs
-    from stages.engines import best_device
-    from stages.offline import fit, save_model
-    from stages.reference import Reference
-    from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
-    from training_core.data import chat
-    from training_core.models import hub
-    from training_core.models.causal_lm import packs_rows, sequence_logprobs
-    from training_core.objectives.balanced import balanced, each_counts
-    from training_core.objectives.preference import preference
-
     row = PREFERENCE_LOSSES[config.loss.name]
     if row.needs_reference and "reference" not in inputs:
         raise ConfigError(f"loss '{config.loss.name}' needs the input 'reference'; give one")
@@ -101,7 +84,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     fit(
         policy,
         objective,
-        micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
+        micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(pairs),
         training=config.training,
         context=context,
@@ -118,15 +101,12 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     return Result("policy", metrics)
 
 
-def _rows(config: Config, inputs: Inputs) -> tuple[list[Preference], int]:
+def _rows(config: DpoConfig, inputs: Inputs) -> tuple[list[Preference], int]:
     """Pairs of every dataset that is given, and how many were there twice.
 
     Rounds of iterative DPO give earlier rounds' pairs as `dataset_…`.
     """
-    from stages.datasets import preferences
-    from stages.selection import without_repeats
-
-    sources = [either("dpo.data", config.data, "dataset", inputs)]
+    sources = [resolve_source("dpo.data", config.data, "dataset", inputs)]
     sources += [inputs[role] for role in sorted(inputs) if role.startswith("dataset_")]
     rows = [row for source in sources for row in preferences(source)]
     kept = without_repeats(rows, lambda row: (repr(row.prompt), row.chosen, row.rejected))
@@ -134,7 +114,6 @@ def _rows(config: Config, inputs: Inputs) -> tuple[list[Preference], int]:
 
 
 def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
-    from dataclasses import replace
 
     sums = reference.logprobs(
         pairs,
@@ -148,11 +127,6 @@ def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
 
 def _measured(policy: Any, pairs: Pairs, rewards: Any, budget: int) -> Mapping[str, float]:
     """Accuracy and margin of the implicit rewards; nothing without pairs."""
-    import torch
-
-    from stages.batches import over_all
-    from stages.measure import pair_metrics
-    from training_core.objectives.preference import pair_logprobs
 
     def both(batch: PairBatch) -> torch.Tensor:
         known: PairLogprobs = pair_logprobs(policy, batch)
@@ -165,13 +139,6 @@ def _measured(policy: Any, pairs: Pairs, rewards: Any, budget: int) -> Mapping[s
 
 def _require_no_preference_yet(policy: Any, pairs: Pairs, context: Context, budget: int) -> None:
     """Where policy and reference are one model, the DPO loss must start at ln 2."""
-    from dataclasses import replace
-
-    import torch
-
-    from stages.batches import over_all
-    from training_core.objectives.preference import pair_logprobs
-
     if context.earlier_attempts or not pairs.pairs or pairs.ref_logprobs is None:
         return
     some = replace(
@@ -183,7 +150,7 @@ def _require_no_preference_yet(policy: Any, pairs: Pairs, context: Context, budg
         known = pair_logprobs(policy, batch)
         return torch.cat((known.chosen, known.rejected))
 
-    now = over_all(some, both, budget_tokens=budget, columns=2, ranks=context.ranks)
+    now = over_all(some, both, budget_tokens=budget, columns=2, dist_info=context.dist_info)
     ratios = now - pairs.ref_logprobs[:CHECKED_PAIRS]
     loss = float(torch.nn.functional.softplus(ratios[:, 1] - ratios[:, 0]).mean())
     tokens = sum(sum((*pair.chosen.loss_mask, *pair.rejected.loss_mask)) for pair in some.pairs)

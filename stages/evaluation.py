@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings.data import Data
-from stages.settings.sampling import Reward, RewardModelReward, Rollouts
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from training_core.types import ScoredRollout
-
+from stages.configs.evaluation_config import EvaluationConfig
+from stages.contract import Context, Inputs, Result
+from stages.files import write_json, write_jsonl
+from stages.sampling.judging import judge_policies
+from stages.sampling.win_rate import compare, describe
+from training_core.types import ScoredRollout
 
 BASELINE_METRICS = ("mean_reward", "reward_stderr")
 
 
-class Config(StageConfig):
-    """What a person writes about evaluation."""
-
-    prompts: Data = semantic(..., "Held-out prompts; none of them may have been trained on.")
-    reward: Reward = semantic(RewardModelReward(), "The judge.")
-    rollouts: Rollouts = semantic(Rollouts(), "How responses are sampled.")
-    responses_per_prompt: int = semantic(1, "Responses of each policy to each prompt.", ge=1)
-    unscored_limit: float = semantic(
-        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
-    )
-
-
-def run(config: Config, inputs: Inputs, context: Context) -> Result:
+def run(config: EvaluationConfig, inputs: Inputs, context: Context) -> Result:
     """Sample from `policy`, `baseline` and every further policy, with one seed, and judge them all.
 
     Further policies are inputs whose role starts with `policy_`; they appear in the artifact under
@@ -41,20 +27,13 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     response), `response_tokens`, `finished_fraction`; and `baseline_mean_reward`,
     `baseline_reward_stderr`.
     """
-    import json
-
-    from stages.comparison import compare, describe
-    from stages.datasets import write_jsonl
-    from stages.judging import judge_policies
-
     judged = judge_policies(config, inputs, context)
     baseline = judged["baseline"]
     summary = {
         name: describe(rows) | compare(rows.scored, baseline.scored)
         for name, rows in judged.items()
     }
-    context.artifact_dir.mkdir(parents=True, exist_ok=True)
-    (context.artifact_dir / "summary.json").write_text(json.dumps(summary, indent=2))
+    write_json(context.artifact_dir / "summary.json", summary, indent=2)
     samples = (_samples(name, rows.scored) for name, rows in judged.items())
     write_jsonl(context.artifact_dir / "samples.jsonl", [row for rows in samples for row in rows])
     shared = {f"baseline_{k}": v for k, v in summary["baseline"].items() if k in BASELINE_METRICS}

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
-from stages.contract import Context, Inputs, Result, semantic
-from stages.settings.sampling import GroupSampling
-
-if TYPE_CHECKING:
-    from stages.selection import ScoredPair
-
-
-class Config(GroupSampling):
-    """What a person writes about making pairs."""
-
-    min_margin: float = semantic(
-        0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0
-    )
-    pairs_per_prompt: int = semantic(
-        1, "1 takes the best against the worst; more take all over min_margin, widest first.", gt=0
-    )
+from stages.configs.preference_pairs_config import PreferencePairsConfig
+from stages.contract import Context, Inputs, Result
+from stages.files import write_jsonl
+from stages.sampling.scored_groups import sample_and_score, usable
+from stages.sampling.selection import ScoredPair, widest_pairs, without_repeats
+from training_core.errors import DataError
 
 
-def run(config: Config, inputs: Inputs, context: Context) -> Result:
+def run(config: PreferencePairsConfig, inputs: Inputs, context: Context) -> Result:
     """Write `data.jsonl` with the pairs.
 
     A row is {prompt, chosen, rejected, chosen_reward, rejected_reward, margin, …}.
@@ -30,13 +21,6 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     Metrics: `prompts`, `pairs`, `dropped` (prompts that gave none: equal, unfinished or under the
     margin), `duplicates` (dropped), `mean_reward`, `mean_margin`.
     """
-    from statistics import fmean
-
-    from stages.datasets import write_jsonl
-    from stages.scored_groups import sample_and_score, usable
-    from stages.selection import widest_pairs, without_repeats
-    from training_core.errors import DataError
-
     groups = sample_and_score(config, inputs, context)
     found = [
         widest_pairs(

@@ -5,61 +5,22 @@ The artifact is a dataset for SFT.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from statistics import fmean
 
-from pydantic import Field
-
-from stages.contract import Block, Context, Inputs, Result, semantic
-from stages.settings.sampling import GroupSampling
-
-
-class Best(Block):
-    """Best of n: one response per prompt."""
-
-    name: Literal["best"] = semantic("best", "Which selection this is.")
+from stages.configs.rejection_sampling_config import RejectionSamplingConfig
+from stages.contract import Context, Inputs, Result
+from stages.files import write_jsonl
+from stages.sampling.scored_groups import sample_and_score, usable
+from stages.sampling.selection import SELECTIONS, without_repeats
+from training_core.errors import DataError
 
 
-class TopK(Block):
-    """The best k responses of each prompt."""
-
-    name: Literal["top_k"] = semantic("top_k", "Which selection this is.")
-    k: int = semantic(2, "Responses per prompt.", gt=0)
-
-
-class Threshold(Block):
-    """Every response that is good enough."""
-
-    name: Literal["threshold"] = semantic("threshold", "Which selection this is.")
-    min_reward: float = semantic(..., "Smallest reward that is kept, in units of the reward.")
-
-
-class Every(Block):
-    """Every response, for conditional SFT on its reward."""
-
-    name: Literal["every"] = semantic("every", "Which selection this is.")
-
-
-class Config(GroupSampling):
-    """What a person writes about rejection sampling."""
-
-    select: Annotated[Best | TopK | Threshold | Every, Field(discriminator="name")] = semantic(
-        Best(), "Which responses of a prompt are kept."
-    )
-
-
-def run(config: Config, inputs: Inputs, context: Context) -> Result:
+def run(config: RejectionSamplingConfig, inputs: Inputs, context: Context) -> Result:
     """Write `data.jsonl` with {prompt, response, finished, reward} per kept response.
 
     Metrics: `prompts`, `kept` (responses), `prompts_kept`, `duplicates` (dropped), `mean_reward` of
     all rollouts, `best_reward` of the kept ones.
     """
-    from statistics import fmean
-
-    from stages.datasets import write_jsonl
-    from stages.scored_groups import sample_and_score, usable
-    from stages.selection import SELECTIONS, without_repeats
-    from training_core.errors import DataError
-
     groups = sample_and_score(config, inputs, context)
     select, settings = SELECTIONS[config.select.name], config.select.model_dump(exclude={"name"})
     candidates = [usable(group, keep_unfinished=config.keep_unfinished) for group in groups]

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from stages.contract import Context, Inputs, Result, StageConfig, semantic
-from stages.settings.data import Data
-from stages.settings.models import ModelOptions
-from stages.settings.training import Training
-from stages.sources import either
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from training_core.types import Pair
-
-
-class Config(StageConfig):
-    """What a person writes about the reward model."""
-
-    data: Data | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
-    eval_data: Data | None = semantic(
-        None, "Held-out pairs; None holds `heldout_fraction` of the data out."
-    )
-    heldout_fraction: float = semantic(
-        0.1, "Share of the data held out where eval_data is None.", ge=0, lt=1
-    )
-    loss: Literal["bradley_terry", "log_exp"] = semantic(
-        "bradley_terry", "Both are the same function; log_exp is its name in OpenRLHF."
-    )
-    use_margin: bool = semantic(False, "Ask each pair for the distance in its field `margin`.")
-    centering_coef: float = semantic(
-        0.01, "Pull of a pair's mean reward towards 0 (Eisenstein et al. 2023).", ge=0
-    )
-    model: ModelOptions = semantic(ModelOptions(), "What the model is loaded as.")
-    training: Training = semantic(Training(), "How the model is fitted.")
+from stages.batches.encoding import encode_pairs
+from stages.batches.micro_batches import Pairs, micro_batches, sharing_pays
+from stages.configs.reward_model_config import RewardModelConfig
+from stages.contract import Context, Inputs, Result, resolve_source
+from stages.datasets import preferences
+from stages.training.engines import best_device
+from stages.training.fit import fit, save_model
+from stages.training.heldout_metrics import pair_metrics, pair_scores
+from training_core.algorithms.reward_losses import REWARD_LOSSES
+from training_core.data import chat
+from training_core.models import hub
+from training_core.models.causal_lm import packs_rows
+from training_core.models.scalar_head import sequence_scores
+from training_core.objectives.balanced import balanced, each_counts
+from training_core.objectives.preference import pairwise_reward
+from training_core.types import Pair
 
 
-def run(config: Config, inputs: Inputs, context: Context) -> Result:
+def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
     """Fit the likelihood of the preferences.
 
     The artifact is an `AutoModelForSequenceClassification` of one label.
@@ -47,18 +33,6 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     Metrics: `train_pairs`, `train_accuracy`, `heldout_pairs`, `heldout_accuracy`,
     `heldout_margin`, `reward_mean` and `reward_std` (also stored in its config).
     """
-    from stages.batches import Pairs, micro_batches, sharing_pays
-    from stages.engines import best_device
-    from stages.measure import pair_metrics, pair_scores
-    from stages.offline import fit, save_model
-    from training_core.algorithms.reward_losses import REWARD_LOSSES
-    from training_core.data import chat
-    from training_core.models import hub
-    from training_core.models.causal_lm import packs_rows
-    from training_core.models.scalar_head import sequence_scores
-    from training_core.objectives.balanced import balanced, each_counts
-    from training_core.objectives.preference import pairwise_reward
-
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id = chat.pad_id(tokenizer)
     pairs, heldout = _pairs(config, inputs, tokenizer)
@@ -83,7 +57,7 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
             batch_of=lambda batch: batch.batch,
             weights=each_counts(0.5),
         ),
-        micro_batches(train, config.training, seed=config.seed, ranks=context.ranks),
+        micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(pairs),
         training=config.training,
         context=context,
@@ -105,17 +79,17 @@ def run(config: Config, inputs: Inputs, context: Context) -> Result:
     return Result("reward_model", metrics)
 
 
-def _pairs(config: Config, inputs: Inputs, tokenizer: Any) -> tuple[Sequence[Pair], Sequence[Pair]]:
+def _pairs(
+    config: RewardModelConfig, inputs: Inputs, tokenizer: Any
+) -> tuple[Sequence[Pair], Sequence[Pair]]:
     """Pairs for training and pairs that are held out."""
-    from stages.datasets import preferences
-    from stages.encoding import encode_pairs
 
     def encode(source: Any) -> list[Pair]:
         rows = preferences(source)
         pairs = encode_pairs(tokenizer, rows, max_tokens=config.training.max_tokens)
         return pairs if config.use_margin else [replace(pair, margin=0.0) for pair in pairs]
 
-    pairs = encode(either("reward_model.data", config.data, "dataset", inputs))
+    pairs = encode(resolve_source("reward_model.data", config.data, "dataset", inputs))
     if config.eval_data:
         return pairs, encode(config.eval_data)
     size = round(config.heldout_fraction * len(pairs))

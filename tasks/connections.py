@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.cluster import RayCluster
-from stages.store import Store
+from stages.runtime.ray_cluster import RayCluster
+from stages.runtime.store import Store
 from tasks.registry import Registry
 from training_core.errors import ConfigError
 

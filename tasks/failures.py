@@ -5,9 +5,9 @@ from __future__ import annotations
 from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 
-from stages.cluster import JobInfo
 from stages.contract import ExitCode
-from stages.process_record import read_error
+from stages.runtime.error_record import read_error
+from stages.runtime.ray_cluster import JobInfo
 from tasks.submission import Attempt
 from training_core.errors import (
     InputError,

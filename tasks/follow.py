@@ -13,9 +13,9 @@ from typing import Any
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
-from stages.cluster import JobInfo, JobStatus, RayCluster
-from stages.contract import Resources
-from stages.store import Request
+from stages.configs.block import ResourcesConfig
+from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
+from stages.runtime.store import Request
 from tasks.registry import Registry
 from tasks.submission import Attempt, is_alive
 from training_core.errors import TransientError
@@ -35,7 +35,7 @@ def follow(
     log: RunLogger,
     *,
     step: str,
-    resources: Resources,
+    resources: ResourcesConfig,
 ) -> JobInfo:
     """Wait until the attempt has ended.
 
@@ -86,7 +86,7 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
 class PendingNotice:
     """Says once why a job does not start: the cluster may never have what it asks for."""
 
-    def __init__(self, job_id: str, resources: Resources) -> None:
+    def __init__(self, job_id: str, resources: ResourcesConfig) -> None:
         self._job_id, self._resources = job_id, resources
         self._since: float | None = None
         self._is_said = False

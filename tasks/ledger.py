@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.identity import digest_of
-from tasks.evidence import Verdict
+from stages.runtime.stage_key import digest_of
+from tasks.gate import Verdict
 from tasks.registry import Registry
 from tasks.versions import Entry, verify
 from training_core.errors import ConfigError, ConflictError

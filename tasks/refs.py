@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from stages.contract import ArtifactKind
-from stages.store import Manifest
+from stages.runtime.store import Manifest
 
 
 class StageRef(BaseModel):

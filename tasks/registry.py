@@ -23,9 +23,11 @@ from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 
-from stages.store import Manifest, Store, read_jsonl
-from tasks.claims import claim, claimed_step
-from tasks.curves import batches
+from stages.catalog import find_stage
+from stages.files import read_jsonl
+from stages.runtime.store import Manifest, Store
+from tasks.locks import claim, claimed_step
+from tasks.metric_batches import batches
 from tasks.versions import (
     MODEL_SUFFIX,
     Entry,
@@ -39,7 +41,6 @@ from tasks.versions import (
 )
 from training_core.errors import ConfigError, IntegrityError, TransientError
 
-MODEL_ROLES = ("policy", "reference", "teacher", "reward_model", "critic", "baseline")
 MIRRORED = "ratchet.mirrored_step"
 ATTEMPT = "ratchet.attempt"
 BATCH_METRICS = 999  # with the tag, the 1000 entities that MLflow takes in one request
@@ -450,8 +451,10 @@ def _started_at(store: Store, manifest: Manifest) -> float:
 
 
 def _datasets(manifest: Manifest) -> list[DatasetInput]:
+    """What the stage read that is no model: outputs of parents, files that its config names."""
+    spec = find_stage(manifest.stage)
     return [
         DatasetInput(Dataset(role, digest[:DATASET_DIGEST_LENGTH], "ratchet", json.dumps(digest)))
         for role, digest in manifest.input_digests.items()
-        if role not in MODEL_ROLES
+        if spec.kind_of(role) in (None, "dataset")
     ]

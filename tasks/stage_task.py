@@ -20,19 +20,18 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from stages.catalog import STAGES
-from stages.contract import ArtifactKind, StageConfig, StageSpec
-from stages.identity import stage_key
-from stages.sources import digests_of_sources
-from stages.store import Manifest, Request
+from stages.catalog import stage_of
+from stages.configs.block import StageConfig
+from stages.contract import StageSpec
+from stages.runtime.sources import digests_of_sources
+from stages.runtime.stage_key import stage_key
+from stages.runtime.store import Manifest, Request
 from tasks.connections import Connections
 from tasks.failures import failure_of, is_transient
 from tasks.follow import CurveMirror, follow
 from tasks.refs import StageRef, ref_of
 from tasks.submission import attach_or_submit, join_waiters, leave_waiters
 from training_core.errors import ConfigError, IntegrityError
-
-"""How the roles of further policies begin, which an evaluation takes beside `policy`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class StageJob:
     @property
     def spec(self) -> StageSpec:
         """The row of the stage table whose page the config comes from."""
-        return next(s for s in STAGES.values() if s.page == type(self.config).__module__)
+        return stage_of(self.config)
 
 
 def request_for(job: StageJob, connections: Connections) -> Request:
@@ -131,23 +130,17 @@ def _run(job: StageJob, request: Request, connections: Connections, log: Any) ->
 def _require_fitting(job: StageJob, role: str, ref: StageRef) -> None:
     spec = job.spec
     roles = (*spec.required, *spec.optional)
-    if role not in roles and not role.startswith(spec.families):
+    kind = spec.kind_of(role)
+    if kind is None:
         near = get_close_matches(role, roles, n=1)
         known = ", ".join((*roles, *(f"{family}<name>" for family in spec.families)))
         hint = f"did you mean '{near[0]}'?" if near else f"it takes: {known}"
         raise ConfigError(f"step '{job.step}': stage '{spec.name}' takes no input '{role}'; {hint}")
-    kind = _kind_of(role)
     if ref.kind != kind:
         raise ConfigError(
             f"step '{job.step}': expected a {kind} as input '{role}', "
             f"found the {ref.kind} of step '{ref.step}'"
         )
-
-
-def _kind_of(role: str) -> ArtifactKind:
-    if role == "reward_model":
-        return "reward_model"
-    return "dataset" if role.startswith("dataset") else "policy"
 
 
 def _directory(ref: StageRef, connections: Connections) -> Path:

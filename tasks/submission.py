@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.cluster import JobStatus, RayCluster
-from stages.contract import Resources
-from stages.sink import HEARTBEAT_SECONDS
-from stages.store import Manifest, Request, Store
+from stages.configs.block import ResourcesConfig
+from stages.files import write_text
+from stages.runtime.metric_files import HEARTBEAT_SECONDS
+from stages.runtime.ray_cluster import JobStatus, RayCluster
+from stages.runtime.store import Manifest, Request, Store
 
 STALE_SECONDS = 6 * HEARTBEAT_SECONDS
 """A heartbeat older than this means that nobody is alive behind it."""
@@ -30,7 +30,7 @@ class Attempt:
 
 
 def attach_or_submit(
-    store: Store, cluster: RayCluster, request: Request, resources: Resources
+    store: Store, cluster: RayCluster, request: Request, resources: ResourcesConfig
 ) -> tuple[Attempt, bool] | Manifest:
     """Return the attempt that is working on `request`, starting one if none is.
 
@@ -129,11 +129,11 @@ def _attempt(request: Request, directory: Path) -> Attempt:
     return Attempt(directory, job_id_of(request.stage, request.key, directory))
 
 
-def _submit(cluster: RayCluster, attempt: Attempt, request: Request, resources: Resources) -> None:
+def _submit(
+    cluster: RayCluster, attempt: Attempt, request: Request, resources: ResourcesConfig
+) -> None:
     path = attempt.directory / "request.json"
     if not path.exists():
-        draft = path.with_name(f".request-{uuid.uuid4().hex}")  # two callers may be here at once
-        draft.write_text(request.model_dump_json(indent=2))
-        draft.replace(path)
+        write_text(path, request.model_dump_json(indent=2))
     metadata = {"stage": request.stage, "step": request.step, "stage_key": request.key}
     cluster.submit(attempt.job_id, path, resources, metadata)

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.identity import digest_of_file
-from stages.store import FileRecord, Manifest, Store
+from stages.runtime.stage_key import digest_of_file
+from stages.runtime.store import FileRecord, Manifest, Store
 from training_core.errors import ConfigError, IntegrityError
 
 log = logging.getLogger(__name__)

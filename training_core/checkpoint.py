@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import barrier
 from training_core.errors import IntegrityError
-from training_core.ranks import ALONE, Ranks
 from training_core.storage import writing
 
 MARKER = "COMPLETE"
@@ -50,7 +50,7 @@ def save(
     keep_gib: float | None = None,
     protected: Iterable[int] = (),
     shards: Callable[[Path], None] | None = None,
-    ranks: Ranks = ALONE,
+    dist_info: DistInfo = SINGLE_PROCESS,
 ) -> Checkpoint:
     """Write a checkpoint of `models` and `state` below `root`, then drop old ones.
 
@@ -63,7 +63,7 @@ def save(
         keep_gib: drop the oldest beyond this size, in GiB; the newest stays whatever its size.
         protected: steps whose checkpoints always stay, as the best one.
         shards: writes what each rank holds for itself below a directory; called on every rank.
-        ranks: this process; every rank calls this at the same step.
+        dist_info: this process; every rank calls this at the same step.
 
     Raises:
         StorageFullError: if the disk is full; earlier checkpoints are untouched.
@@ -72,24 +72,24 @@ def save(
     draft = root / f".draft-{step:08d}"
     try:
         with writing(f"the checkpoint of step {step} in {root}"):
-            if ranks.is_first:
+            if dist_info.is_first:
                 shutil.rmtree(draft, ignore_errors=True)
                 draft.mkdir(parents=True)
-            barrier(ranks)
+            barrier(dist_info)
             if shards is not None:
                 shards(draft / SHARDS)
-            if ranks.is_first:
+            if dist_info.is_first:
                 _write(draft, models, state)
-            barrier(ranks)  # every shard is there
-            if ranks.is_first:
+            barrier(dist_info)  # every shard is there
+            if dist_info.is_first:
                 _mark_complete(draft, step)
                 _replace(final, draft)
     finally:
-        if ranks.is_first:  # what could not be saved must not fill the disk
+        if dist_info.is_first:  # what could not be saved must not fill the disk
             shutil.rmtree(draft, ignore_errors=True)
-    if ranks.is_first:
+    if dist_info.is_first:
         _rotate(root, keep, keep_gib, {step, *protected})
-    barrier(ranks)
+    barrier(dist_info)
     return Checkpoint(final, step)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training_core.ranks import Ranks
+from training_core.dist_info import DistInfo
 from training_core.types import Mean
 
 BUCKET_ELEMENTS = 2**25
@@ -25,24 +25,24 @@ TIMEOUT = timedelta(minutes=30)
 
 
 @contextmanager
-def connected(ranks: Ranks, init_method: str) -> Iterator[None]:
+def connected(dist_info: DistInfo, init_method: str) -> Iterator[None]:
     """Connect the ranks while the body runs: nccl where there are GPUs, else gloo.
 
     Args:
-        ranks: this process.
+        dist_info: this process.
         init_method: where they meet, as `tcp://host:port`, or `env://`.
     """
-    if ranks.is_alone:
+    if dist_info.is_single_process:
         yield
         return
     on_gpu = torch.cuda.is_available()
     if on_gpu:
-        torch.cuda.set_device(ranks.local_rank)
+        torch.cuda.set_device(dist_info.local_rank)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         init_method=init_method,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
+        rank=dist_info.rank,
+        world_size=dist_info.world_size,
         timeout=TIMEOUT,
     )
     try:
@@ -51,45 +51,45 @@ def connected(ranks: Ranks, init_method: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def barrier(ranks: Ranks) -> None:
+def barrier(dist_info: DistInfo) -> None:
     """Wait until every rank is here."""
-    if not ranks.is_alone:
+    if not dist_info.is_single_process:
         dist.barrier()
 
 
-def gather(value: Any, ranks: Ranks) -> list[Any]:
+def all_gather_object(value: Any, dist_info: DistInfo) -> list[Any]:
     """Collect a small picklable value of every rank, in the order of ranks, on every rank."""
-    if ranks.is_alone:
+    if dist_info.is_single_process:
         return [value]
-    values: list[Any] = [None] * ranks.world_size
+    values: list[Any] = [None] * dist_info.world_size
     dist.all_gather_object(values, value)
     return values
 
 
-def any_rank(claim: bool, ranks: Ranks) -> bool:
+def any_rank(claim: bool, dist_info: DistInfo) -> bool:
     """Whether the claim is true on some rank; the same answer everywhere."""
-    return any(gather(claim, ranks))
+    return any(all_gather_object(claim, dist_info))
 
 
-def pool_means(means: Mapping[str, Mean], ranks: Ranks) -> dict[str, Mean]:
+def pool_means(means: Mapping[str, Mean], dist_info: DistInfo) -> dict[str, Mean]:
     """Add up means over shares of the data, in their order; a rank need not have all of them."""
     pooled: dict[str, Mean] = {}
-    everyone = gather({n: (m.total, m.count) for n, m in means.items()}, ranks)
-    for of_rank in everyone[:: ranks.tensor_parallel_size]:
+    everyone = all_gather_object({n: (m.total, m.count) for n, m in means.items()}, dist_info)
+    for of_rank in everyone[:: dist_info.tensor_parallel_size]:
         for name, (total, count) in of_rank.items():
             mean = Mean(total, count)
             pooled[name] = pooled[name] + mean if name in pooled else mean
     return pooled
 
 
-def same_weights(model: nn.Module, ranks: Ranks) -> None:
+def broadcast_weights(model: nn.Module, dist_info: DistInfo) -> None:
     """Give every rank the parameters and buffers of the first, so that they start as one model."""
-    if not ranks.is_alone:
+    if not dist_info.is_single_process:
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
 
 
-def sum_gradients(parameters: Sequence[Tensor], ranks: Ranks) -> None:
+def all_reduce_gradients(parameters: Sequence[Tensor], dist_info: DistInfo) -> None:
     """Add up the gradients of all ranks, in place.
 
     One sum per optimizer step over a flat buffer, rather than DistributedDataParallel's hooks:
@@ -99,9 +99,9 @@ def sum_gradients(parameters: Sequence[Tensor], ranks: Ranks) -> None:
 
     Args:
         parameters: the trained ones, in the same order on every rank.
-        ranks: this process.
+        dist_info: this process.
     """
-    if ranks.is_alone:
+    if dist_info.is_single_process:
         return
     has_gradient = torch.tensor(
         [p.grad is not None for p in parameters], dtype=torch.int32, device=parameters[0].device

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from training_core.data.batching import WithoutLoss
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import pool_means
 from training_core.engine.protocol import Objective, TrainEngine
 from training_core.errors import NonFiniteError
-from training_core.ranks import ALONE, Ranks
 from training_core.types import Mean, StepReport
 
 __all__ = ["Objective", "train_steps"]
@@ -27,7 +27,7 @@ def train_steps(
     batches: Iterable[Sequence[Any]],
     *,
     first_step: int = 0,
-    ranks: Ranks = ALONE,
+    dist_info: DistInfo = SINGLE_PROCESS,
 ) -> Iterator[StepReport]:
     """Make one optimizer step per batch and report it.
 
@@ -40,7 +40,7 @@ def train_steps(
         batches: batches, each already cut into micro-batches; of several ranks each gets its own
             share of every batch, which may be empty.
         first_step: optimizer steps already done, for a resumed run.
-        ranks: this process; reports are of all ranks together, and the same on each.
+        dist_info: this process; reports are of all ranks together, and the same on each.
 
     Yields:
         One report per optimizer step, numbered from `first_step + 1`.
@@ -54,7 +54,7 @@ def train_steps(
     """
     for step, micro_batches in enumerate(batches, first_step + 1):
         losses = [_backward(engine, objective, mb, step, i) for i, mb in enumerate(micro_batches)]
-        pooled = pool_means(_pool(losses), ranks)
+        pooled = pool_means(_pool(losses), dist_info)
         learning_rate = engine.learning_rate
         grad_norm = engine.step(pooled["loss"].count)
         if not math.isfinite(grad_norm):

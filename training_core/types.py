@@ -39,7 +39,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Rated:
+class UnpairedExample:
     """A response that was judged by itself: wanted or not."""
 
     example: Example
@@ -47,7 +47,7 @@ class Rated:
 
 
 @dataclass(frozen=True)
-class Steps:
+class LabelledSolution:
     """A solution whose steps are judged one by one.
 
     Attributes:

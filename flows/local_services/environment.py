@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from flows.local_services.places import project_root, store_folder
-from flows.local_services.records import ServiceRecords
+from flows.local_services.paths import project_root, store_folder
+from flows.local_services.state import ServiceRecords
 
 TOKEN_VARIABLE = "RATCHET_SERVICES_TOKEN"
 

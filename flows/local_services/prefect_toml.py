@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flows.local_services.places import project_root
+from flows.local_services.paths import project_root
 from flows.local_services.processes import root_of
-from flows.local_services.records import load_records
+from flows.local_services.state import load_records
 
 _MARK = "# Written by `ratchet up` and removed by `ratchet down`; edits are lost. Home: "
 

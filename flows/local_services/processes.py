@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from flows.local_services.environment import TOKEN_VARIABLE
-from flows.local_services.records import ServiceRecord
+from flows.local_services.state import ServiceRecord
 
 
 def start(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from flows.local_services.catalog import SERVICES
+from flows.local_services.definitions import SERVICES
 
 
 class Progress:

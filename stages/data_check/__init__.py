@@ -8,9 +8,9 @@ shown       examples -> text with the trained tokens marked
 
 from __future__ import annotations
 
-from stages.data_check.measure import Checked, Problem, check, overlap
-from stages.data_check.reads import Dataset, datasets_of
-from stages.data_check.shown import marked_text
+from stages.data_check.checks import Checked, Problem, check, overlap
+from stages.data_check.step_datasets import Dataset, datasets_of
+from stages.data_check.token_view import marked_text
 from stages.data_check.tokenizer import tokenizer_of
 
 __all__ = [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from stages.base_model import base_tokenizer
-from stages.sft import Config
+from stages.configs.sft_config import SftConfig
+from stages.training.base_model import base_tokenizer
 from training_core.errors import ConfigError
 
 
-def tokenizer_of(sft: Config) -> Any:
+def tokenizer_of(sft: SftConfig) -> Any:
     """Build the tokenizer as SFT does, without its model.
 
     Raises:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stages.configs.data_config import DataConfig
 from stages.datasets import kinds
-from stages.datasets.jsonl import read_lexicon, write_jsonl
-from stages.datasets.kinds import Demonstration, Preference, Rating, Solution
-from stages.datasets.messages import Messages
+from stages.datasets.kinds import Demonstration, Preference, Solution, UnpairedResponse
+from stages.datasets.lexicon import read_lexicon
+from stages.datasets.message_columns import Messages
 from stages.datasets.reading import Reading, load, read
-from stages.settings.data import Data
 
 PLACEHOLDER = "ки"
 FIRST_STEP = "Step 1:"
@@ -25,22 +25,21 @@ __all__ = [
     "Demonstration",
     "Messages",
     "Preference",
-    "Rating",
     "Reading",
     "Solution",
+    "UnpairedResponse",
     "demonstrations",
     "preferences",
     "prompts",
-    "ratings",
     "read",
     "read_lexicon",
     "solutions",
     "texts",
-    "write_jsonl",
+    "unpaired_responses",
 ]
 
 
-def demonstrations(data: Data | Path) -> list[Demonstration]:
+def demonstrations(data: DataConfig | Path) -> list[Demonstration]:
     """Load prompts with responses.
 
     Raises:
@@ -50,17 +49,19 @@ def demonstrations(data: Data | Path) -> list[Demonstration]:
     return load(kinds.DEMONSTRATIONS, data)
 
 
-def texts(data: Data | Path) -> list[str]:
+def texts(data: DataConfig | Path) -> list[str]:
     """Load plain texts for continued pre-training; see `demonstrations`."""
     return load(kinds.TEXTS, data)
 
 
-def preferences(data: Data | Path) -> list[Preference]:
+def preferences(data: DataConfig | Path) -> list[Preference]:
     """Load prompts with a chosen and a rejected response; see `demonstrations`."""
     return load(kinds.PREFERENCES, data)
 
 
-def ratings(data: Data | Path, *, threshold: float | None = None) -> list[Rating]:
+def unpaired_responses(
+    data: DataConfig | Path, *, threshold: float | None = None
+) -> list[UnpairedResponse]:
     """Load responses that were judged by themselves; see `demonstrations`.
 
     Preferences are read as two of them: the chosen one desirable, the rejected one not.
@@ -70,11 +71,11 @@ def ratings(data: Data | Path, *, threshold: float | None = None) -> list[Rating
         threshold: a response is desirable where its `score` (`reward`, `rating`) is at least this;
             None reads `label`: true, false, 1 or 0.
     """
-    return load(kinds.ratings(threshold), data)
+    return load(kinds.unpaired_responses(threshold), data)
 
 
 def solutions(
-    data: Data | Path, *, placeholder: str = PLACEHOLDER, first_step: str | None = FIRST_STEP
+    data: DataConfig | Path, *, placeholder: str = PLACEHOLDER, first_step: str | None = FIRST_STEP
 ) -> list[Solution]:
     """Load solutions whose steps are labelled; see `demonstrations`.
 
@@ -87,6 +88,6 @@ def solutions(
     return load(kinds.solutions(placeholder, first_step), data)
 
 
-def prompts(data: Data | Path) -> list[Messages]:
+def prompts(data: DataConfig | Path) -> list[Messages]:
     """Load prompts alone; see `demonstrations`. An answer that ends a conversation is left out."""
     return load(kinds.PROMPTS, data)

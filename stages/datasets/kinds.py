@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stages.datasets import shapes
-from stages.datasets.messages import Messages, common_beginning
+from stages.datasets.message_columns import Messages, common_beginning
 from stages.datasets.row import Row
 from stages.datasets.shapes import Shape
 
@@ -47,7 +47,7 @@ class Preference:
 
 
 @dataclass(frozen=True)
-class Rating:
+class UnpairedResponse:
     """A prompt and one response, judged by itself."""
 
     prompt: Messages
@@ -70,7 +70,7 @@ class Solution:
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class RowKind(Generic[T]):
     """How rows of one kind are recognised and read.
 
     Attributes:
@@ -165,16 +165,16 @@ def _implicit(row: Row, chosen: str, rejected: str) -> tuple[Messages, str, str]
     return ({"role": "user", "content": prompt},), rest, other
 
 
-def _rating(verdict: Callable[[Row], bool]) -> Callable[[Row], list[Rating]]:
-    def read(row: Row) -> list[Rating]:
+def _rating(verdict: Callable[[Row], bool]) -> Callable[[Row], list[UnpairedResponse]]:
+    def read(row: Row) -> list[UnpairedResponse]:
         if row.has("chosen") and row.has("rejected"):
             (p,) = _preference(row)
             return [
-                Rating(p.prompt, p.chosen, True, p.chosen_finished),
-                Rating(p.prompt, p.rejected, False, p.rejected_finished),
+                UnpairedResponse(p.prompt, p.chosen, True, p.chosen_finished),
+                UnpairedResponse(p.prompt, p.rejected, False, p.rejected_finished),
             ]
         prompt, response = _answered(row)
-        return [Rating(prompt, response, verdict(row), row.flag("finished"))]
+        return [UnpairedResponse(prompt, response, verdict(row), row.flag("finished"))]
 
     return read
 
@@ -257,27 +257,27 @@ def _prompt(row: Row) -> list[Messages]:
     return [found]
 
 
-DEMONSTRATIONS = Kind(
+DEMONSTRATIONS = RowKind(
     "demonstrations", [shapes.DEMONSTRATIONS], ("finished", "reward", "system"), _demonstration
 )
-TEXTS = Kind("texts", [shapes.TEXTS], (), _text)
-PREFERENCES = Kind(
+TEXTS = RowKind("texts", [shapes.TEXTS], (), _text)
+PREFERENCES = RowKind(
     "preferences",
     [shapes.PREFERENCES],
     ("margin", "chosen_finished", "rejected_finished", "system"),
     _preference,
 )
-PROMPTS = Kind("prompts", [shapes.PROMPTS, shapes.OTHER_PROMPTS], ("system",), _prompt)
+PROMPTS = RowKind("prompts", [shapes.PROMPTS, shapes.OTHER_PROMPTS], ("system",), _prompt)
 
 
-def ratings(threshold: float | None) -> Kind[Rating]:
+def unpaired_responses(threshold: float | None) -> RowKind[UnpairedResponse]:
     """Build the kind of judged responses: by a label, or by a score of at least `threshold`."""
     verdicts = ("label",) if threshold is None else ("score", "reward", "rating")
     verdict = _is_labelled if threshold is None else _is_over(threshold)
     extras = ("finished", "chosen_finished", "rejected_finished", "system")
-    return Kind("ratings", [shapes.ratings(*verdicts)], extras, _rating(verdict))
+    return RowKind("ratings", [shapes.ratings(*verdicts)], extras, _rating(verdict))
 
 
-def solutions(placeholder: str, first_step: str | None) -> Kind[Solution]:
+def solutions(placeholder: str, first_step: str | None) -> RowKind[Solution]:
     """Build the kind of solutions in steps; see `stages.datasets.solutions`."""
-    return Kind("solutions", [shapes.SOLUTIONS], (), _solution(placeholder, first_step))
+    return RowKind("solutions", [shapes.SOLUTIONS], (), _solution(placeholder, first_step))

@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from stages.datasets.kinds import Kind
+from stages.configs.data_config import (
+    CafeDataConfig,
+    DataConfig,
+    FileDataConfig,
+    HubDataConfig,
+    MixedDataConfig,
+)
+from stages.datasets.kinds import RowKind
 from stages.datasets.mixing import mixture_order
 from stages.datasets.row import Row
 from stages.datasets.shapes import by_role, recognise
 from stages.datasets.tables import Table, tables
-from stages.settings.data import CafeData, Data, FileData, HubData, MixedData
 from training_core.data import cafe
 from training_core.errors import DataError
 
@@ -21,7 +27,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHOWN_REASONS = 3
-CAFE_KINDS: Mapping[str, tuple[cafe.Kind, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+CAFE_KINDS: Mapping[str, tuple[cafe.CafeRows, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "demonstrations": ("demonstrations", lambda row: row),
     "texts": (
         "demonstrations",
@@ -48,13 +54,13 @@ class Reading(Generic[T]):
     are_bad_rows_dropped: bool
 
 
-def load(kind: Kind[T], data: Data | Path) -> list[T]:
+def load(kind: RowKind[T], data: DataConfig | Path) -> list[T]:
     """Load all rows of a source.
 
     Raises:
         DataError: for the first bad row, unless the source drops them, and if none is left.
     """
-    if isinstance(data, MixedData):
+    if isinstance(data, MixedDataConfig):
         parts = [load(kind, part.data) for part in data.parts]
         order = mixture_order(
             [len(rows) for rows in parts],
@@ -80,7 +86,9 @@ def load(kind: Kind[T], data: Data | Path) -> list[T]:
 
 
 def read(
-    kind: Kind[T], data: CafeData | FileData | HubData | Path, first_rows: int | None = None
+    kind: RowKind[T],
+    data: CafeDataConfig | FileDataConfig | HubDataConfig | Path,
+    first_rows: int | None = None,
 ) -> Reading[T]:
     """Read a source, good and bad rows apart.
 
@@ -99,23 +107,25 @@ def read(
             good += kind.read(row)
         except DataError as error:
             bad.append(str(error))
-    is_lenient = isinstance(data, FileData | HubData) and data.skip_bad_rows
+    is_lenient = isinstance(data, FileDataConfig | HubDataConfig) and data.skip_bad_rows
     return Reading(good, bad, is_lenient)
 
 
 def _rows(
-    kind: Kind[Any], data: CafeData | FileData | HubData | Path, first_rows: int | None
+    kind: RowKind[Any],
+    data: CafeDataConfig | FileDataConfig | HubDataConfig | Path,
+    first_rows: int | None,
 ) -> Iterator[Row]:
-    if isinstance(data, CafeData):
+    if isinstance(data, CafeDataConfig):
         yield from _cafe_rows(kind, data, first_rows)
         return
     if isinstance(data, Path):
-        data = FileData(path=str(data / "data.jsonl"))
+        data = FileDataConfig(path=str(data / "data.jsonl"))
     for table in tables(data, first_rows):
         yield from _table_rows(kind, table, data.columns)
 
 
-def _table_rows(kind: Kind[Any], table: Table, mapped: Mapping[str, str]) -> Iterator[Row]:
+def _table_rows(kind: RowKind[Any], table: Table, mapped: Mapping[str, str]) -> Iterator[Row]:
     columns = by_role(mapped, table.columns, table.origin)
     shapes = next(
         (tier for tier in kind.tiers if any(set(s.needs) <= set(columns) for s in tier)),
@@ -133,7 +143,7 @@ def _table_rows(kind: Kind[Any], table: Table, mapped: Mapping[str, str]) -> Ite
         yield Row(by_name, f"{table.origin}, row {number}", renamed, filled)
 
 
-def _cafe_rows(kind: Kind[Any], data: CafeData, first_rows: int | None) -> Iterator[Row]:
+def _cafe_rows(kind: RowKind[Any], data: CafeDataConfig, first_rows: int | None) -> Iterator[Row]:
     if kind.name not in CAFE_KINDS:
         raise DataError(f"the café has no {kind.name}; it has {', '.join(CAFE_KINDS)}")
     made, change = CAFE_KINDS[kind.name]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from stages.datasets.messages import Messages, messages_of, says
+from stages.datasets.message_columns import Messages, messages_of, says
 from training_core.errors import DataError
 
 T = TypeVar("T")

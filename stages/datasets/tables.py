@@ -15,8 +15,8 @@ from typing import Any, cast
 import datasets
 from datasets.exceptions import DatasetGenerationError
 
-from stages.settings.data import FileData, HubData
-from stages.sources import files_at
+from stages.configs.data_config import FileDataConfig, HubDataConfig
+from stages.files import files_at
 from training_core.errors import DataError
 
 UNREADABLE = (
@@ -41,7 +41,7 @@ class Table:
     numbers: Sequence[int]
 
 
-def tables(data: FileData | HubData, first_rows: int | None = None) -> list[Table]:
+def tables(data: FileDataConfig | HubDataConfig, first_rows: int | None = None) -> list[Table]:
     """Load the tables of a source and choose the rows that it asks for.
 
     Args:
@@ -51,7 +51,9 @@ def tables(data: FileData | HubData, first_rows: int | None = None) -> list[Tabl
     Raises:
         DataError: if something is not there, cannot be read, or has no rows.
     """
-    loaded = list(_files(data)) if isinstance(data, FileData) else [(_from_hub(data), data.repo)]
+    loaded = (
+        list(_files(data)) if isinstance(data, FileDataConfig) else [(_from_hub(data), data.repo)]
+    )
     total = sum(len(table) for table, _ in loaded)
     if total == 0:
         raise DataError(f"{', '.join(origin for _, origin in loaded)}: there are no rows")
@@ -74,7 +76,7 @@ def _chosen(loaded: Sequence[tuple[datasets.Dataset, str]], kept: Sequence[int])
     return found
 
 
-def _files(data: FileData) -> Iterator[tuple[datasets.Dataset, str]]:
+def _files(data: FileDataConfig) -> Iterator[tuple[datasets.Dataset, str]]:
     for named in (data.path,) if isinstance(data.path, str) else data.path:
         for path in files_at(named) or [Path(named)]:
             if path.is_dir():
@@ -124,7 +126,7 @@ def _file(path: Path) -> datasets.Dataset:
         raise DataError(f"{path} cannot be read as {loader}: {reason}") from error
 
 
-def _from_hub(data: HubData) -> datasets.Dataset:
+def _from_hub(data: HubDataConfig) -> datasets.Dataset:
     named = f"hub dataset {data.repo}@{data.revision}, split '{data.split}'"
     try:
         return datasets.load_dataset(

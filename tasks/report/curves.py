@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.store import read_jsonl
-
-TITLES: Mapping[str, str] = {
-    "loss": "Loss",
-    "accuracy": "Pairs ranked right (fraction)",
-    "reward_margin": "Reward margin, chosen over rejected",
-    "reward": "Reward",
-    "kl": "KL to the reference (nats per response)",
-    "response_tokens": "Response length (tokens)",
-    "logprob_gap": "Log-probability gap, sampler to trainer (nats)",
-    "policy_entropy": "Entropy (nats per token)",
-    "critic_loss": "Critic loss",
-}
-"""Metric without its stage -> what stands above its curve, in the order of the page."""
+from stages.catalog import find_stage
+from stages.files import read_jsonl
 
 
 @dataclass(frozen=True)
@@ -41,10 +28,10 @@ class Curve:
 
 
 def read_curves(stage: str, metrics_jsonl: Path) -> tuple[Curve, ...]:
-    """Read the curves that `TITLES` names; those that the stage did not log are left out."""
+    """Read the curves that the stage's record names; those that it did not log are left out."""
     lines = read_jsonl(metrics_jsonl)
     curves = []
-    for metric, title in TITLES.items():
+    for metric, title in find_stage(stage).curves.items():
         name = f"{stage}/{metric}"
         points = [(line["step"], line["metrics"].get(name)) for line in lines]
         kept = [(at, float(v)) for at, v in points if v is not None and math.isfinite(v)]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tasks.report import numbers, plots
-from tasks.report.judged import Evaluation, Score
-from tasks.report.story import Step, Story
+from tasks.report import formatting, plots
+from tasks.report.lifecycle import Lifecycle, Step
+from tasks.report.policy_scores import Evaluation, Score
 
-TEMPLATES = Path(__file__).parent.parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 MERGED = ("mean_reward", "reward_stderr", "win_rate", "win_rate_low", "win_rate_high")
 """Metrics of an evaluation that share a column with their uncertainty."""
 
@@ -19,7 +19,7 @@ LONGEST_TEXT = 1500
 ONE_STEP = "every step"
 
 
-def render(story: Story) -> str:
+def render(story: Lifecycle) -> str:
     """Return the page. Every text is escaped; only the drawings, which are ours, are not."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -29,18 +29,18 @@ def render(story: Story) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "shown": numbers.shown,
-        "measured": numbers.measured,
-        "words": numbers.words,
-        "label": numbers.label,
-        "duration": numbers.duration,
-        "moment": numbers.moment,
+        "shown": formatting.shown,
+        "measured": formatting.measured,
+        "words": formatting.words,
+        "label": formatting.label,
+        "duration": formatting.duration,
+        "moment": formatting.moment,
         "cut": _cut,
     }
     judged = story.judged
     return environment.get_template("report.html.j2").render(
         story=story,
-        with_error=numbers.with_error,
+        with_error=formatting.with_error,
         win_rate=_win_rate,
         further_metrics=_further_metrics,
         reward_plot=plots.reward_plot(judged.scores) if judged else None,
@@ -52,7 +52,7 @@ def render(story: Story) -> str:
     )
 
 
-def _facts(story: Story) -> dict[str, float | None]:
+def _facts(story: Lifecycle) -> dict[str, float | None]:
     """Numbers of the strip at the top that are not the reward."""
     accuracies = [
         s.ref.metrics.get("heldout_accuracy") for s in story.steps if s.ref.kind == "reward_model"
@@ -68,8 +68,10 @@ def _facts(story: Story) -> dict[str, float | None]:
 def _win_rate(score: Score) -> str:
     rate, low, high = (score.metrics.get(n) for n in ("win_rate", "win_rate_low", "win_rate_high"))
     if rate is None or low is None or high is None:
-        return numbers.measured(rate)
-    return f"{numbers.measured(rate)} ({numbers.measured(low)} to {numbers.measured(high)})"
+        return formatting.measured(rate)
+    return (
+        f"{formatting.measured(rate)} ({formatting.measured(low)} to {formatting.measured(high)})"
+    )
 
 
 def _further_metrics(evaluation: Evaluation) -> list[str]:

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from tasks.report.curves import Curve
-from tasks.report.ink import ACCENT, GREEN, INK, LINE, MUTED, PAPER, VIOLET, WARM, canvas, inline
-from tasks.report.judged import Score
-from tasks.report.numbers import label, shown, with_error
-from tasks.report.story import Step
+from tasks.report.formatting import label, shown, with_error
+from tasks.report.lifecycle import Step
+from tasks.report.policy_scores import Score
+from tasks.report.svg import ACCENT, GREEN, INK, LINE, MUTED, PAPER, VIOLET, WARM, canvas, inline
 
 NARROW = 330  # points; a phone's column, so that text never shrinks below its size
 WINDOWS = 15  # a moving mean covers a fifteenth of the curve

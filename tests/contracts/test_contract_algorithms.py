@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 import training_core.algorithms
-from stages.dpo import Config as DpoConfig
+from stages.configs.dpo_config import DpoConfig
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES
 from training_core.schedules import SCHEDULES
 
@@ -45,9 +45,9 @@ def test_a_preference_loss_takes_exactly_the_fields_of_its_config(name):
 
 
 def test_the_names_of_the_schedules_are_those_of_the_config():
-    from stages.settings.training import AdamW
+    from stages.configs.training_config import AdamWConfig
 
-    assert set(get_args(AdamW.model_fields["schedule"].annotation)) == set(SCHEDULES)
+    assert set(get_args(AdamWConfig.model_fields["schedule"].annotation)) == set(SCHEDULES)
 
 
 def test_there_are_algorithms():

@@ -10,18 +10,18 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import BaseModel, ValidationError
 
+from flows.config.lifecycle_config import LifecycleConfig, Overrides
+from flows.config.presets import ROOT, load_config, preset_names
 from flows.full_rlhf import full_rlhf
 from flows.iterative_dpo import iterative_dpo
-from flows.lifecycle_config import LifecycleConfig, Overrides
-from flows.presets import ROOT, load_config, preset_names
 from flows.promote import promote
 from flows.single_stage import stage
-from stages.catalog import STAGES, find_stage
-from stages.contract import Block, StageConfig
-from stages.identity import semantic_part
-from stages.ppo import Config as PpoConfig
-from stages.settings.sampling import GroupSampling
-from stages.settings.training import Updates
+from stages.catalog import STAGES, find_stage, stage_of
+from stages.configs.block import Block, StageConfig
+from stages.configs.ppo_config import PpoConfig
+from stages.configs.sampling_config import GroupSamplingConfig
+from stages.configs.training_config import BaseOptimizerConfig
+from stages.runtime.stage_key import semantic_part
 from training_core.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ def reachable(
 BLOCKS = sorted(
     {
         block
-        for root in (LifecycleConfig, *(spec.config_class() for spec in STAGES.values()))
+        for root in (LifecycleConfig, *(spec.config for spec in STAGES.values()))
         for block in reachable(root)
     },
     key=lambda m: m.__qualname__ + m.__module__,
@@ -60,14 +60,14 @@ def test_the_walk_reaches_the_depths():
     names = {b.__name__ for b in BLOCKS}
     assert {
         "LifecycleConfig",
-        "Dpo",
-        "Ipo",
-        "AdamW",
-        "Muon",
-        "DeepSpeed",
-        "HubData",
-        "Resources",
-        "Gate",
+        "DpoLossConfig",
+        "IpoLossConfig",
+        "AdamWConfig",
+        "MuonConfig",
+        "DeepSpeedEngineConfig",
+        "HubDataConfig",
+        "ResourcesConfig",
+        "GateConfig",
     } <= names
     assert len(FIELDS) > 100
 
@@ -80,7 +80,11 @@ def test_every_block_of_the_floors_is_reached():
     ours = {
         b for b in subclasses(Block) if b.__module__.split(".")[0] in ("flows", "stages", "tasks")
     }
-    assert ours - set(BLOCKS) == {StageConfig, GroupSampling, Updates}  # the bases of others
+    assert ours - set(BLOCKS) == {
+        StageConfig,
+        GroupSamplingConfig,
+        BaseOptimizerConfig,
+    }  # the bases of others
 
 
 @pytest.mark.parametrize(("block", "name"), FIELDS, ids=lambda x: getattr(x, "__name__", x))
@@ -111,8 +115,9 @@ def test_an_unclassified_field_would_be_seen():
 
 @pytest.mark.parametrize("spec", STAGES.values(), ids=lambda s: s.name)
 def test_every_stage_page_has_a_config_and_a_run_with_the_contracts_arguments(spec):
-    page = importlib.import_module(spec.page)
-    assert issubclass(page.Config, StageConfig)
+    page = importlib.import_module(f"stages.{spec.name}")
+    assert issubclass(spec.config, StageConfig)
+    assert stage_of(spec.config.model_construct()) is spec
     assert list(inspect.signature(page.run).parameters) == ["config", "inputs", "context"]
     assert page.run.__doc__
     assert page.__doc__

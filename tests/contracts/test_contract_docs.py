@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.presets import load_config
+from flows.config.presets import load_config
 
 METHODS = Path(__file__).resolve().parents[2] / "docs" / "methods"
 BLOCKS = [

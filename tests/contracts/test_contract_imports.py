@@ -5,9 +5,14 @@ import os
 import resource
 import subprocess
 import sys
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
+
+from stages.catalog import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -25,20 +30,20 @@ def loaded_by(code: str) -> set[str]:
 
 HELP = """
 from typer.testing import CliRunner
-from flows.cli import app
+from flows.cli.main import app
 result = CliRunner().invoke(app, ["--help"])
 assert result.exit_code == 0 and "Usage" in result.output
 """
 VALIDATE = """
-from flows.presets import load_config
+from flows.config.presets import load_config
 load_config("tiny", {"dpo": {"training": {"epochs": 2}}})
 """
 KEY = """
 from stages.catalog import STAGES
-from stages.identity import stage_key
-from stages.store import Store
+from stages.runtime.stage_key import stage_key
+from stages.runtime.store import Store
 spec = STAGES["sft"]
-stage_key(spec, spec.config_class()(), {})
+stage_key(spec, spec.config(), {})
 """
 
 
@@ -54,7 +59,7 @@ def test_a_heavy_import_would_be_seen():
 def test_a_bad_request_is_refused_before_torch_is_loaded():
     code = """
 import pathlib, tempfile
-from stages.process import run_request
+from stages.runtime.process import run_request
 path = pathlib.Path(tempfile.mkdtemp()) / "stages/s/k/attempts/a1/request.json"
 path.parent.mkdir(parents=True)
 path.write_text("{}")
@@ -86,3 +91,69 @@ def test_the_floors_and_doors_hold():
     )
     assert found.returncode == 0, found.stdout
     assert "0 broken" in found.stdout
+
+
+FLOORS = ("flows", "tasks", "stages", "training_core")
+SOURCES = [path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py"))]
+
+
+def test_no_module_needs_itself_counting_lazy_and_typing_imports():
+    graph = grimp.build_graph(*FLOORS, cache_dir=None)
+    needs = {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
+    # A package and what it is made of are one thing to whoever imports it.
+    packages = {m for m in graph.modules if graph.find_children(m)}
+    for package in packages:
+        needs[package] = {m for m in needs[package] if not m.startswith(f"{package}.")}
+    TopologicalSorter(needs).prepare()  # raises CycleError, which names the modules
+
+
+def test_a_cycle_would_be_seen():
+    with pytest.raises(CycleError):
+        TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
+
+
+def test_a_file_name_occurs_once():
+    counts = Counter(path.name for path in SOURCES if not path.name.startswith("__"))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_a_type_name_means_one_thing():
+    counts = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert len(counts) > 100
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_the_imports_of_a_stage_page_stand_at_its_top():
+    for spec in STAGES.values():
+        tree = ast.parse((ROOT / "stages" / f"{spec.name}.py").read_text())
+        inner = [
+            node
+            for function in ast.walk(tree)
+            if isinstance(function, ast.FunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        assert inner == [], spec.name
+
+
+LONGEST_FILE, LONGEST_FUNCTION = 300, 60
+
+
+def test_no_file_and_no_function_is_too_long_to_read():
+    too_long = []
+    for path in SOURCES:
+        text = path.read_text()
+        if text.count("\n") > LONGEST_FILE:
+            too_long.append(path.name)
+        too_long += [
+            f"{path.name}:{node.name}"
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef)
+            and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
+        ]
+    assert too_long == []

@@ -27,11 +27,11 @@ from training_core.algorithms.process_losses import step_cross_entropy
 from training_core.algorithms.reward_losses import REWARD_LOSSES
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.loop import Objective, train_steps
-from training_core.objectives.distillation import distillation
+from training_core.objectives.divergence import distillation
 from training_core.objectives.preference import PairBatch, pairwise_reward, preference
-from training_core.objectives.process import StepBatch, process_reward
+from training_core.objectives.step_labels import StepBatch, process_reward
 from training_core.objectives.supervised import supervised
-from training_core.objectives.unpaired import RatedBatch, unpaired
+from training_core.objectives.unpaired import UnpairedBatch, unpaired
 from training_core.types import Example
 
 Layout = Callable[[Sequence[Example]], Laid]
@@ -183,8 +183,8 @@ def _unpaired(name: str) -> Case:
     weights = {"beta": 0.3, "desirable_weight": 1.0, "undesirable_weight": 1.5}
     objective = unpaired(partial(UNPAIRED_LOSSES[name].function, **weights), beta=0.3)
 
-    def batch(items: Sequence[int], layout: Layout, dtype: torch.dtype) -> RatedBatch:
-        return RatedBatch(
+    def batch(items: Sequence[int], layout: Layout, dtype: torch.dtype) -> UnpairedBatch:
+        return UnpairedBatch(
             layout([FIRST[i] for i in items]).batch,
             torch.tensor([i % 2 == 0 for i in items]),
             _references(5)[list(items)].to(dtype),

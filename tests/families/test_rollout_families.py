@@ -7,10 +7,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from stages.ppo.experience import make_experience
-from stages.ppo.workers import critic_values, policy_logprobs
-from stages.preference_pairs import Config as PreferencePairsConfig
-from stages.rejection_sampling import Config as RejectionSamplingConfig
+from stages.configs.preference_pairs_config import PreferencePairsConfig
+from stages.configs.rejection_sampling_config import RejectionSamplingConfig
+from stages.reinforcement.experience import make_experience
+from stages.reinforcement.learners import critic_values, policy_logprobs
 from training_core.algorithms.kl import k1
 from training_core.data.batching import collate
 from training_core.data.chat import encode_response

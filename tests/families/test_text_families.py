@@ -3,14 +3,14 @@
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from stages.datasets import Demonstration, Preference, Rating, Solution
-from stages.encoding import (
+from stages.batches.encoding import (
     encode_demonstrations,
     encode_pairs,
-    encode_ratings,
     encode_solutions,
     encode_texts,
+    encode_unpaired,
 )
+from stages.datasets import Demonstration, Preference, Solution, UnpairedResponse
 from training_core.data.chat import encode_prompt
 from training_core.data.templates import CHAT_TEMPLATES, template_from_prompt
 from training_core.models.scratch import make_tokenizer
@@ -48,7 +48,7 @@ def test_no_stage_sees_a_text_that_begins_with_two_bos_tokens(name):
         ],
         "ratings": [
             row.example
-            for row in encode_ratings(tokenizer, [Rating(ASK, "here", True)], **settings)
+            for row in encode_unpaired(tokenizer, [UnpairedResponse(ASK, "here", True)], **settings)
         ],
         "solutions": [
             row.example

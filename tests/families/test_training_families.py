@@ -8,16 +8,16 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from stages.batches import Examples, micro_batches
+from stages.batches.micro_batches import Examples, micro_batches
+from stages.batches.unpaired_batches import mismatch
+from stages.configs.data_config import CafeDataConfig
+from stages.configs.ppo_config import PpoConfig
+from stages.configs.training_config import TrainingConfig
 from stages.contract import Context
-from stages.ppo import Config as PpoConfig
-from stages.ppo.experience import make_experience
-from stages.ppo.workers import policy_logprobs
-from stages.rated import mismatch
-from stages.reference import reference_logprobs
-from stages.settings.data import CafeData
-from stages.settings.training import Training
-from stages.sink import FileSink
+from stages.reinforcement.experience import make_experience
+from stages.reinforcement.learners import policy_logprobs
+from stages.runtime.metric_files import FileSink
+from stages.training.reference_logprobs import reference_logprobs
 from tests.families.layouts import padded_right
 from tests.families.objectives import GradientKeeper, cases, gradient
 from training_core.algorithms.kl import k1, k3
@@ -94,7 +94,7 @@ def test_the_kl_in_the_reward_has_the_gradient_of_the_exact_divergence():
 
     torch.testing.assert_close(estimated(k1), exact, rtol=1e-12, atol=1e-14)
     assert float((estimated(k3) - exact).norm()) > 0.1 * float(exact.norm())
-    assert PpoConfig(prompts=CafeData(name="cafe")).kl_estimator == "k1"
+    assert PpoConfig(prompts=CafeDataConfig(name="cafe")).kl_estimator == "k1"
 
 
 def test_the_loss_and_its_gradient_are_those_of_transformers_own_labels(make_policy):
@@ -216,7 +216,7 @@ def test_the_seed_alone_decides_the_batches(make_policy):
     """Family 33: a seed that is ignored, or batches that depend on something else."""
     del make_policy
     rows = [Example((1, i, i), (0, 1, 1)) for i in range(2, 40)]
-    training = Training(batch_size=8, micro_batch_tokens=12)
+    training = TrainingConfig(batch_size=8, micro_batch_tokens=12)
 
     def ids(seed):
         batch_of = micro_batches(Examples(rows, 0, CPU), training, seed=seed)

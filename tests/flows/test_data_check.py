@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from flows.cli import app
-from flows.data_check import check_data
-from stages.datasets import write_jsonl
+from flows.cli.check_data import check_data
+from flows.cli.main import app
+from stages.files import write_jsonl
 from training_core.errors import ConfigError
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from flows import full_rlhf, iterative_dpo, raft
-from flows.lifecycle_config import Overrides
-from flows.outline import Outline, block_names, require_steps, step_names
-from flows.plan import Plan, show_plan
-from flows.presets import load_config
-from flows.recipe import MAX_RUNS, open_recipe
-from stages.store import Manifest
-from tasks.claims import claim
+from flows.cli.plan import Plan, show_plan
+from flows.config.lifecycle_config import Overrides
+from flows.config.presets import load_config
+from flows.recipe.outline import Outline, block_names, require_steps, step_names
+from flows.recipe.run import MAX_RUNS, open_recipe
+from stages.runtime.store import Manifest
 from tasks.connections import connect
+from tasks.locks import claim
 from training_core.errors import ConfigError, RatchetError
 
 

@@ -12,11 +12,11 @@ import httpx
 import psutil
 import pytest
 
-from flows import services
+from flows.cli import services
 from flows.local_services.environment import ADDRESS_VARIABLES, TOKEN_VARIABLE
-from flows.local_services.places import project_root
+from flows.local_services.paths import project_root
 from flows.local_services.processes import family_of, is_live, root_of
-from flows.local_services.records import ServiceError, ServiceRecords, load_records
+from flows.local_services.state import ServiceError, ServiceRecords, load_records
 
 pytestmark = pytest.mark.services
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.local_services import starting
-from flows.local_services.asking import ask
-from flows.local_services.catalog import Launch, Order, Service
+from flows.local_services import startup
+from flows.local_services.definitions import Launch, LaunchInputs, Service
+from flows.local_services.http import ask
 from flows.local_services.processes import family_of, listens, start, stop
-from flows.local_services.records import ServiceError, ServiceRecord, ServiceRecords
+from flows.local_services.state import ServiceError, ServiceRecord, ServiceRecords
 
 
 @pytest.fixture
@@ -66,16 +66,16 @@ def start_it(tmp_path: Path, port: int, monkeypatch) -> Iterator[Callable[..., S
     started: list[ServiceRecords] = []
 
     def start_it(before: Callable[[], None], command: Callable[[int], tuple[str, ...]]):
-        def launch(order: Order) -> Launch:
+        def launch(order: LaunchInputs) -> Launch:
             before()
             (chosen,) = order.ports
             full = (sys.executable, *command(chosen))
             return Launch(full, {}, tmp_path, f"http://127.0.0.1:{chosen}")
 
         service = Service("it", "It", (port,), launch, lambda r: ask("GET", r.url) is not None)
-        monkeypatch.setitem(starting.SERVICES, "it", service)
+        monkeypatch.setitem(startup.SERVICES, "it", service)
         started.append(
-            starting.start_missing(
+            startup.start_missing(
                 tmp_path, ServiceRecords(), names=["it"], ray_cpus=1, report=lambda *_: None
             )
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.store import Store
+from stages.runtime.store import Store
 
 torch.set_num_threads(1)
 

@@ -15,7 +15,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.lifecycle.driver import Lifecycle
 
-RATCHET = (sys.executable, "-m", "flows.cli")
+RATCHET = (sys.executable, "-m", "flows.cli.main")
 
 
 @pytest.fixture(scope="session")

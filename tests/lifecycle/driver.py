@@ -19,7 +19,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.states import Cancelling, Scheduled
 
-from stages.store import Manifest, Store
+from stages.runtime.store import Manifest, Store
 
 FEW_JUDGED = {"evaluation": {"prompts": {"size": 64}}}
 """Overrides for where the evaluation is not the subject."""

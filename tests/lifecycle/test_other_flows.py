@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from mlflow import MlflowClient
 
-from stages.cluster import JobStatus, RayCluster
+from stages.runtime.ray_cluster import JobStatus, RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
 from tasks.submission import job_id_of

@@ -6,10 +6,10 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.presets import deep_merge, parse_assignments
+from flows.config.presets import deep_merge, parse_assignments
 from stages.catalog import STAGES
-from stages.identity import digest_of, stage_key
-from stages.sft import Config as SftConfig
+from stages.configs.sft_config import SftConfig
+from stages.runtime.stage_key import digest_of, stage_key
 
 laws = settings(max_examples=100, deadline=None, derandomize=True)
 

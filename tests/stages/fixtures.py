@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.store import Manifest, Store
+from stages.runtime.store import Manifest, Store
 from tests.stages import running
 
 

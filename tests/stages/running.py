@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.catalog import find_stage
-from stages.identity import stage_key
-from stages.process import run_request
-from stages.sources import digests_of_sources, missing_sources
-from stages.store import Manifest, Request, Store
+from stages.runtime.process import run_request
+from stages.runtime.sources import digests_of_sources, missing_sources
+from stages.runtime.stage_key import stage_key
+from stages.runtime.store import Manifest, Request, Store
 
 Parents = Mapping[str, Manifest]
 
@@ -28,7 +28,7 @@ def write_request(
     """Write what a flow hands to a stage's process."""
     parents = parents or {}
     spec = find_stage(stage)
-    resolved = spec.config_class().model_validate(config)
+    resolved = spec.config.model_validate(config)
     digests = {role: m.digest for role, m in parents.items()}
     if not missing_sources(resolved):  # what is missing is for the stage to say
         digests |= digests_of_sources(resolved)

@@ -9,15 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from stages.batches import Examples
+from stages.batches.encoding import encode_demonstrations
+from stages.batches.micro_batches import Examples
+from stages.configs.data_config import CafeDataConfig
 from stages.datasets import demonstrations, preferences
-from stages.encoding import encode_demonstrations
-from stages.measure import mean_loss
-from stages.settings.data import CafeData
-from stages.store import Manifest, Store, read_jsonl
+from stages.files import read_jsonl
+from stages.runtime.store import Manifest, Store
+from stages.training.heldout_metrics import mean_loss
 from training_core.data.cafe import true_reward
 from training_core.models import hub
-from training_core.rewards.reward_model import RewardModelReward
+from training_core.rewards.model_reward import RewardModelReward
 from training_core.types import Prompt, Rollout
 
 HELDOUT = {"name": "cafe", "split": "heldout", "size": 32}
@@ -147,7 +148,7 @@ def test_sft_lowers_the_heldout_loss_and_its_artifact_is_the_model_that_did(chai
     assert metrics["heldout_loss_before"] == pytest.approx(4.2, abs=0.3)
     assert metrics["heldout_loss"] < 1.3
     policy, tokenizer = hub.load_policy(chain.dir("sft")), hub.load_tokenizer(chain.dir("sft"))
-    rows = demonstrations(CafeData(split="heldout", size=32))
+    rows = demonstrations(CafeDataConfig(split="heldout", size=32))
     examples = encode_demonstrations(tokenizer, rows, max_tokens=64)
     heldout = Examples(examples, int(tokenizer.pad_token_id), policy.device)
     again = mean_loss(policy, heldout, budget_tokens=512)
@@ -312,11 +313,11 @@ def ppo_until(chain, directory, *, stop_after=None, earlier=()):
     """Run PPO's four rounds, or as many as it is given; return its metrics and weights."""
     from stages.catalog import find_stage
     from stages.contract import Context
-    from stages.sink import FileSink
+    from stages.runtime.metric_files import FileSink
     from training_core.errors import StoppedError
 
     spec = find_stage("ppo")
-    config = spec.config_class().model_validate({**PPO, "steps": 4})
+    config = spec.config.model_validate({**PPO, "steps": 4})
     inputs = {r: chain.dir(r) for r in ("reward_model",)}
     inputs |= {"policy": chain.dir("dpo"), "reference": chain.dir("dpo")}
     directory.mkdir(parents=True)

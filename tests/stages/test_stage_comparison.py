@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from stages.comparison import compare, describe
-from stages.judging import Judged
+from stages.sampling.judging import Judged
+from stages.sampling.win_rate import compare, describe
 from training_core.types import Prompt, Rollout, ScoredRollout
 
 

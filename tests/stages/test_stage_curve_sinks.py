@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from test_stage_process import SFT, start, wait_for_step
 
-from stages import curve_sinks
-from stages.contract import Logging
-from stages.curve_sinks import open_sinks
-from stages.sink import FileSink
-from stages.store import Request, Store, read_jsonl
+from stages.configs.block import LoggingConfig
+from stages.files import read_jsonl
+from stages.runtime import trackers
+from stages.runtime.metric_files import FileSink
+from stages.runtime.store import Request, Store
+from stages.runtime.trackers import open_sinks
 from training_core.errors import ConfigError
 
 needs_tensorboard = pytest.mark.skipif(
@@ -56,7 +57,7 @@ def records_of(path: Path) -> Iterator[bytes]:
 
 
 def test_only_files_are_written_where_nothing_else_is_asked_for(tmp_path):
-    with open_sinks(tmp_path, REQUEST, Logging()) as sink:
+    with open_sinks(tmp_path, REQUEST, LoggingConfig()) as sink:
         assert isinstance(sink, FileSink)
         sink.log(1, {"loss": 0.5})
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
@@ -67,7 +68,7 @@ def test_a_resumed_curve_is_whole_in_tensorboard_and_has_each_step_once(tmp_path
     first, second = tmp_path / "a1", tmp_path / "a2"
     for attempt in (first, second):
         attempt.mkdir()
-    logging = Logging(tensorboard=True)
+    logging = LoggingConfig(tensorboard=True)
     with open_sinks(first, REQUEST, logging) as sink:
         sink.rewind(first / "metrics.jsonl", 0)
         for step in range(1, 6):  # the checkpoint was of step 3; 4 and 5 are done again
@@ -88,7 +89,9 @@ def test_a_resumed_curve_is_whole_in_tensorboard_and_has_each_step_once(tmp_path
 def test_every_attempt_at_a_stage_goes_on_with_one_run_of_weights_and_biases(tmp_path):
     from wandb.proto import wandb_internal_pb2
 
-    logging = Logging.model_validate({"wandb": {"project": "ratchet-tests", "mode": "offline"}})
+    logging = LoggingConfig.model_validate(
+        {"wandb": {"project": "ratchet-tests", "mode": "offline"}}
+    )
     with open_sinks(tmp_path, REQUEST, logging) as sink:
         sink.log(1, {"loss": 0.5})
         sink.log(2, {"loss": 0.25})
@@ -115,11 +118,11 @@ def test_every_attempt_at_a_stage_goes_on_with_one_run_of_weights_and_biases(tmp
 def test_a_package_that_is_missing_is_named_before_anything_starts(
     tmp_path, monkeypatch, package, logging
 ):
-    monkeypatch.setattr(curve_sinks, "find_spec", lambda _: None)
+    monkeypatch.setattr(trackers, "find_spec", lambda _: None)
     told = rf"logging\.{package} is set.*pip install ratchet-rlhf\[{package}\]"
     with (
         pytest.raises(ConfigError, match=told),
-        open_sinks(tmp_path, REQUEST, Logging.model_validate(logging)),
+        open_sinks(tmp_path, REQUEST, LoggingConfig.model_validate(logging)),
     ):
         pass
 

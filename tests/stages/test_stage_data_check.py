@@ -4,13 +4,13 @@ import copy
 
 import pytest
 
+from stages.configs.kto_config import KtoConfig
+from stages.configs.sft_config import SftConfig
 from stages.data_check import check, datasets_of, marked_text, overlap, tokenizer_of
-from stages.datasets import write_jsonl
-from stages.kto import Config as KtoConfig
-from stages.process_reward import Config as ProcessConfig
-from stages.rejection_sampling import Config as SamplingConfig
-from stages.reward_model import Config as RewardConfig
-from stages.sft import Config as SftConfig
+from stages.files import write_jsonl
+from stages.process_reward import ProcessRewardConfig as ProcessConfig
+from stages.rejection_sampling import RejectionSamplingConfig as SamplingConfig
+from stages.reward_model import RewardModelConfig as RewardConfig
 from training_core.data.cafe import rows as cafe_rows
 from training_core.errors import ConfigError, DataError
 from training_core.types import Example

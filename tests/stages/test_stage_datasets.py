@@ -7,6 +7,7 @@ import json
 import pytest
 from datasets import Dataset
 
+from stages.configs.data_config import CafeDataConfig, FileDataConfig
 from stages.datasets import (
     Demonstration,
     Preference,
@@ -14,9 +15,8 @@ from stages.datasets import (
     preferences,
     prompts,
     read_lexicon,
-    write_jsonl,
 )
-from stages.settings.data import CafeData, FileData
+from stages.files import write_jsonl
 from training_core.errors import DataError
 
 USER = ({"role": "user", "content": "two tea"},)
@@ -67,7 +67,7 @@ FILES = [
 @pytest.mark.parametrize(("name", "write"), FILES, ids=[f[0] for f in FILES])
 def test_every_kind_of_file_gives_the_same_rows(tmp_path, name, write):
     write(tmp_path / name, ROWS)
-    assert demonstrations(FileData(path=str(tmp_path / name))) == [
+    assert demonstrations(FileDataConfig(path=str(tmp_path / name))) == [
         Demonstration(USER, "here are two tea"),
         Demonstration(({"role": "user", "content": "one pie"},), "no"),
     ]
@@ -75,7 +75,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path, name, write):
 
 def file_of(tmp_path, rows, **settings):
     write_jsonl(tmp_path / "rows.jsonl", rows)
-    return FileData(path=str(tmp_path / "rows.jsonl"), **settings)
+    return FileDataConfig(path=str(tmp_path / "rows.jsonl"), **settings)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_directory_from_the_graph_is_its_data_jsonl(tmp_path):
 
 
 def test_the_cafe_is_a_dataset_of_every_kind():
-    data = CafeData(size=3)
+    data = CafeDataConfig(size=3)
     assert len(demonstrations(data)) == len(preferences(data)) == len(prompts(data)) == 3
 
 
@@ -231,19 +231,19 @@ def test_a_mapped_column_that_is_missing_is_named_as_the_file_knows_it(tmp_path)
 
 def test_a_file_that_is_not_there_is_a_data_error(tmp_path):
     with pytest.raises(DataError, match=r"gone\.jsonl"):
-        prompts(FileData(path=str(tmp_path / "gone.jsonl")))
+        prompts(FileDataConfig(path=str(tmp_path / "gone.jsonl")))
 
 
 def test_an_ending_that_nobody_reads_is_a_data_error(tmp_path):
     (tmp_path / "d.txt").write_text("x")
     with pytest.raises(DataError, match=r"d\.txt: expected a file ending in one of json, jsonl"):
-        prompts(FileData(path=str(tmp_path / "d.txt")))
+        prompts(FileDataConfig(path=str(tmp_path / "d.txt")))
 
 
 def test_a_broken_line_is_a_data_error_that_names_file_and_row(tmp_path):
     (tmp_path / "d.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": \n')
     with pytest.raises(DataError, match=r"d\.jsonl.* row 3"):
-        prompts(FileData(path=str(tmp_path / "d.jsonl")))
+        prompts(FileDataConfig(path=str(tmp_path / "d.jsonl")))
 
 
 def test_a_row_of_another_type_is_a_data_error_that_names_file_row_and_field(tmp_path):
@@ -255,13 +255,13 @@ def test_a_row_of_another_type_is_a_data_error_that_names_file_row_and_field(tmp
 def test_an_empty_file_is_a_data_error(tmp_path):
     (tmp_path / "d.jsonl").write_text("")
     with pytest.raises(DataError, match=r"d\.jsonl"):
-        prompts(FileData(path=str(tmp_path / "d.jsonl")))
+        prompts(FileDataConfig(path=str(tmp_path / "d.jsonl")))
 
 
 def test_a_broken_gz_is_a_data_error(tmp_path):
     (tmp_path / "d.jsonl.gz").write_bytes(b"\x1f\x8b not gzip")
     with pytest.raises(DataError, match=r"d\.jsonl\.gz"):
-        prompts(FileData(path=str(tmp_path / "d.jsonl.gz")))
+        prompts(FileDataConfig(path=str(tmp_path / "d.jsonl.gz")))
 
 
 @pytest.mark.parametrize("name", ["lexicon.jsonl", "lexicon.jsonl.gz"])

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
+from stages.configs.data_config import CafeDataConfig, FileDataConfig
 from stages.datasets import (
     Demonstration,
     Preference,
-    Rating,
     Solution,
+    UnpairedResponse,
     demonstrations,
     preferences,
     prompts,
-    ratings,
     solutions,
     texts,
-    write_jsonl,
+    unpaired_responses,
 )
-from stages.settings.data import CafeData, FileData
+from stages.files import write_jsonl
 from training_core.errors import DataError
 
 Q = {"role": "user", "content": "two tea"}
@@ -28,7 +28,7 @@ SYSTEM = {"role": "system", "content": "be kind"}
 
 def data(tmp_path, *rows, **settings):
     write_jsonl(tmp_path / "rows.jsonl", rows)
-    return FileData(path=str(tmp_path / "rows.jsonl"), **settings)
+    return FileDataConfig(path=str(tmp_path / "rows.jsonl"), **settings)
 
 
 # ------------------------------------------- demonstrations
@@ -120,7 +120,7 @@ def test_texts_are_read_from_either_column(tmp_path):
     assert texts(data(tmp_path, {"input": "b"})) == ["b"]
     with pytest.raises(DataError, match=r"rows\.jsonl, row 2, field 'text': .*not blank"):
         texts(data(tmp_path, {"text": "a"}, {"text": " "}))
-    assert texts(CafeData(size=1))[0].endswith((".", "!"))
+    assert texts(CafeDataConfig(size=1))[0].endswith((".", "!"))
 
 
 # ------------------------------------------- preferences
@@ -179,23 +179,25 @@ def test_a_preference_that_is_none_is_an_error(tmp_path, row, expected):
 @pytest.mark.parametrize("label", [True, 1, 1.0])
 def test_a_label_says_whether_a_response_is_desirable(tmp_path, label):
     rows = [{"prompt": "two tea", "completion": "yes", "label": label}]
-    assert ratings(data(tmp_path, *rows)) == [Rating((Q,), "yes", True)]
+    assert unpaired_responses(data(tmp_path, *rows)) == [UnpairedResponse((Q,), "yes", True)]
     rows = [{"instruction": "two tea", "output": "no", "label": type(label)(0)}]
-    assert ratings(data(tmp_path, *rows)) == [Rating((Q,), "no", False)]
+    assert unpaired_responses(data(tmp_path, *rows)) == [UnpairedResponse((Q,), "no", False)]
 
 
 def test_a_score_needs_a_threshold_and_reaches_it_at_equality(tmp_path):
     rows = [{"prompt": "two tea", "response": "yes", "label": score} for score in (0.4, 0.5)]
     source = data(tmp_path, *rows, columns={"score": "label"})
-    assert [r.is_desirable for r in ratings(source, threshold=0.5)] == [False, True]
+    assert [r.is_desirable for r in unpaired_responses(source, threshold=0.5)] == [False, True]
     with pytest.raises(DataError, match=r"'label': expected true, false, 1 or 0 .*threshold"):
-        ratings(data(tmp_path, *rows))
+        unpaired_responses(data(tmp_path, *rows))
 
 
 def test_preferences_are_two_ratings_each(tmp_path):
-    found = ratings(data(tmp_path, {"prompt": "two tea", "chosen": "yes", "rejected": "no"}))
-    assert found == [Rating((Q,), "yes", True), Rating((Q,), "no", False)]
-    assert sum(r.is_desirable for r in ratings(CafeData(size=5))) == 5
+    found = unpaired_responses(
+        data(tmp_path, {"prompt": "two tea", "chosen": "yes", "rejected": "no"})
+    )
+    assert found == [UnpairedResponse((Q,), "yes", True), UnpairedResponse((Q,), "no", False)]
+    assert sum(r.is_desirable for r in unpaired_responses(CafeDataConfig(size=5))) == 5
 
 
 # ------------------------------------------- solutions
@@ -260,10 +262,10 @@ def test_a_prompt_is_recognised_and_its_answer_left_out(tmp_path, row):
 
 def test_the_cafe_has_no_solutions_and_says_what_it_has():
     with pytest.raises(DataError, match="the café has no solutions; it has demonstrations, texts"):
-        solutions(CafeData())
+        solutions(CafeDataConfig())
 
 
 def test_a_json_array_of_messages_in_one_file_reads_like_lines(tmp_path):
     (tmp_path / "rows.json").write_text(json.dumps([{"messages": [Q, A]}]))
-    found = demonstrations(FileData(path=str(tmp_path / "rows.json")))
+    found = demonstrations(FileDataConfig(path=str(tmp_path / "rows.json")))
     assert found == [Demonstration((Q,), "yes")]

@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from stages.datasets import demonstrations, preferences, prompts, ratings, solutions, texts
-from stages.encoding import (
+from stages.batches.encoding import (
     encode_demonstrations,
     encode_pairs,
-    encode_ratings,
     encode_solutions,
     encode_texts,
+    encode_unpaired,
 )
-from stages.settings.data import FileData
+from stages.configs.data_config import FileDataConfig
+from stages.datasets import (
+    demonstrations,
+    preferences,
+    prompts,
+    solutions,
+    texts,
+    unpaired_responses,
+)
 from training_core.data.templates import CHAT_TEMPLATES, template_from_prompt
 
 LONG = 10**6
@@ -42,7 +49,7 @@ def real(folder):
 
 
 def source(folder, name, **settings):
-    return FileData(path=str(folder / f"{name}.jsonl.gz"), **settings)
+    return FileDataConfig(path=str(folder / f"{name}.jsonl.gz"), **settings)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +66,9 @@ def source(folder, name, **settings):
         (preferences, "preference/taskmaster_tm4_coffee_pairs", 617),
         (preferences, "preference/gsm8k_model_solutions_pairs", 2426),
         (preferences, "preference/rasbt_polite_impolite.test", 100),
-        (ratings, "reward/taskmaster_tm4_coffee_unpaired", 3222),
-        (ratings, "reward/gsm8k_model_solutions_unpaired", 5276),
-        (ratings, "preference/rasbt_polite_impolite.test", 200),
+        (unpaired_responses, "reward/taskmaster_tm4_coffee_unpaired", 3222),
+        (unpaired_responses, "reward/gsm8k_model_solutions_unpaired", 5276),
+        (unpaired_responses, "preference/rasbt_polite_impolite.test", 200),
         (solutions, "process/bigbench_mistake", 2186),
         (prompts, "verifiable/gsm8k.test", 1319),
         (prompts, "verifiable/humaneval", 164),
@@ -72,10 +79,10 @@ def test_every_row_of_a_real_dataset_is_recognised(folder, load, name, rows):
 
 
 def test_labels_are_as_often_what_the_sources_say(folder):
-    gsm8k = ratings(source(folder, "reward/gsm8k_model_solutions_unpaired"))
+    gsm8k = unpaired_responses(source(folder, "reward/gsm8k_model_solutions_unpaired"))
     assert sum(r.is_desirable for r in gsm8k) == 2001
     coffee = source(folder, "reward/taskmaster_tm4_coffee_unpaired")
-    assert ratings(coffee, threshold=0.5) == ratings(coffee)
+    assert unpaired_responses(coffee, threshold=0.5) == unpaired_responses(coffee)
     mistakes = solutions(source(folder, "process/bigbench_mistake"))
     assert sum(0.0 not in s.labels for s in mistakes) == 478  # traces without a mistake
 
@@ -120,9 +127,9 @@ def test_real_rows_of_every_kind_become_tokens(folder, real):
     pairs = encode_pairs(
         real, preferences(source(folder, "preference/rasbt_polite_impolite.test")), max_tokens=LONG
     )
-    rated = encode_ratings(
+    rated = encode_unpaired(
         real,
-        ratings(source(folder, "reward/taskmaster_tm4_coffee_unpaired", limit=50)),
+        unpaired_responses(source(folder, "reward/taskmaster_tm4_coffee_unpaired", limit=50)),
         max_tokens=LONG,
     )
     steps = encode_solutions(

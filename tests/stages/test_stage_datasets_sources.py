@@ -7,9 +7,10 @@ from fractions import Fraction
 import pytest
 from datasets import Dataset, DatasetDict
 
-from stages.datasets import prompts, write_jsonl
+from stages.configs.data_config import FileDataConfig, HubDataConfig, MixedDataConfig
+from stages.datasets import prompts
 from stages.datasets.mixing import mixture_order, quotas
-from stages.settings.data import FileData, HubData, MixedData
+from stages.files import write_jsonl
 from training_core.errors import DataError
 
 
@@ -19,7 +20,7 @@ def words(data):
 
 def file(path, *texts, **settings):
     write_jsonl(path, [{"prompt": text} for text in texts])
-    return FileData(path=str(path), **settings)
+    return FileDataConfig(path=str(path), **settings)
 
 
 # ------------------------------------------- saved datasets, several files, samples
@@ -27,24 +28,24 @@ def file(path, *texts, **settings):
 
 def test_a_saved_dataset_is_read_from_its_folder(tmp_path):
     Dataset.from_dict({"prompt": ["a", "b"]}).save_to_disk(str(tmp_path / "saved"))
-    assert words(FileData(path=str(tmp_path / "saved"))) == ["a", "b"]
+    assert words(FileDataConfig(path=str(tmp_path / "saved"))) == ["a", "b"]
     with pytest.raises(DataError, match="`split` is 'train', but this dataset has none"):
-        words(FileData(path=str(tmp_path / "saved"), split="train"))
+        words(FileDataConfig(path=str(tmp_path / "saved"), split="train"))
 
 
 def test_a_saved_dataset_with_splits_needs_one_of_them(tmp_path):
     splits = {name: Dataset.from_dict({"prompt": [name]}) for name in ("train", "test")}
     DatasetDict(splits).save_to_disk(str(tmp_path / "saved"))
-    assert words(FileData(path=str(tmp_path / "saved"), split="test")) == ["test"]
+    assert words(FileDataConfig(path=str(tmp_path / "saved"), split="test")) == ["test"]
     with pytest.raises(DataError, match="`split` to be one of train, test, found 'None'"):
-        words(FileData(path=str(tmp_path / "saved")))
+        words(FileDataConfig(path=str(tmp_path / "saved")))
     DatasetDict({"only": splits["test"]}).save_to_disk(str(tmp_path / "one"))
-    assert words(FileData(path=str(tmp_path / "one"))) == ["test"]
+    assert words(FileDataConfig(path=str(tmp_path / "one"))) == ["test"]
 
 
 def test_a_folder_that_nobody_saved_and_a_split_of_a_file_say_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"expected a folder that `save_to_disk` made.*\*\.jsonl"):
-        words(FileData(path=str(tmp_path)))
+        words(FileDataConfig(path=str(tmp_path)))
     with pytest.raises(DataError, match="a file has none; drop it"):
         words(file(tmp_path / "a.jsonl", "a", split="train"))
 
@@ -53,13 +54,13 @@ def test_several_files_and_globs_are_read_in_order_and_count_their_own_rows(tmp_
     file(tmp_path / "b.jsonl", "b1", "b2")
     file(tmp_path / "a.jsonl", "a1")
     glob = str(tmp_path / "*.jsonl")
-    assert words(FileData(path=glob)) == ["a1", "b1", "b2"]
+    assert words(FileDataConfig(path=glob)) == ["a1", "b1", "b2"]
     both = (str(tmp_path / "b.jsonl"), str(tmp_path / "a.jsonl"))
-    assert words(FileData(path=both)) == ["b1", "b2", "a1"]
-    assert words(FileData(path=both, limit=2)) == ["b1", "b2"]
+    assert words(FileDataConfig(path=both)) == ["b1", "b2", "a1"]
+    assert words(FileDataConfig(path=both, limit=2)) == ["b1", "b2"]
     write_jsonl(tmp_path / "b.jsonl", [{"prompt": "b1"}, {"prompt": ""}, {"prompt": None}])
     with pytest.raises(DataError, match=r"b\.jsonl, row 3: there is no field 'prompt'"):
-        words(FileData(path=glob))
+        words(FileDataConfig(path=glob))
 
 
 def test_a_sample_is_of_the_first_rows_in_their_order_and_depends_on_its_seed(tmp_path):
@@ -75,7 +76,7 @@ def test_a_sample_is_of_the_first_rows_in_their_order_and_depends_on_its_seed(tm
 
 def test_a_hub_dataset_without_a_network_says_so():
     with pytest.raises(DataError, match=r"hub dataset nobody/nothing@main, split 'train'"):
-        words(HubData(repo="nobody/nothing"))
+        words(HubDataConfig(repo="nobody/nothing"))
 
 
 # ------------------------------------------- bad rows
@@ -87,17 +88,17 @@ def test_bad_rows_may_be_dropped_and_are_then_counted_with_their_reasons(tmp_pat
     write_jsonl(tmp_path / "a.jsonl", BAD)
     path = str(tmp_path / "a.jsonl")
     with caplog.at_level(logging.WARNING):
-        assert words(FileData(path=path, skip_bad_rows=True)) == ["a", "b"]
+        assert words(FileDataConfig(path=path, skip_bad_rows=True)) == ["a", "b"]
     assert "2 of 4 rows are bad and were dropped; the first: a.jsonl, row 2: there" in caplog.text
     assert "a.jsonl, row 4: there is no field 'prompt'" in caplog.text
     with pytest.raises(DataError, match="row 2"):
-        words(FileData(path=path))
+        words(FileDataConfig(path=path))
 
 
 def test_a_dataset_of_bad_rows_alone_is_an_error_even_if_they_may_be_dropped(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", [{"prompt": [{"role": "user", "content": None}]}])
     with pytest.raises(DataError, match=r"every row is bad; the first: a\.jsonl, row 1"):
-        words(FileData(path=str(tmp_path / "a.jsonl"), skip_bad_rows=True))
+        words(FileDataConfig(path=str(tmp_path / "a.jsonl"), skip_bad_rows=True))
 
 
 # ------------------------------------------- mixtures
@@ -153,11 +154,11 @@ def test_a_mixture_reads_its_parts_with_their_own_limits(tmp_path):
         {"data": file(tmp_path / "a.jsonl", "a1", "a2", "a3", "a4", limit=2)},
         {"data": file(tmp_path / "b.jsonl", *(f"b{i}" for i in range(9))), "weight": 3},
     ]
-    data = MixedData(parts=part, seed=5)
+    data = MixedDataConfig(parts=part, seed=5)
     found = words(data)  # 2 of a need 6 of b
     assert sorted(w for w in found if w < "b") == ["a1", "a2"]
     assert len({w for w in found if w > "b"}) == 6
     assert words(data) == found
     with pytest.raises(DataError, match=r"8.*lower `size`, or set `exhaustion: all`"):
-        words(MixedData(parts=part, size=100))
-    assert len(words(MixedData(parts=part, size=100, exhaustion="all"))) == 100
+        words(MixedDataConfig(parts=part, size=100))
+    assert len(words(MixedDataConfig(parts=part, size=100, exhaustion="all"))) == 100

@@ -4,14 +4,14 @@ import logging
 
 import pytest
 
-from stages.datasets import Demonstration, Preference, Rating, Solution
-from stages.encoding import (
+from stages.batches.encoding import (
     encode_demonstrations,
     encode_pairs,
-    encode_ratings,
     encode_solutions,
     encode_texts,
+    encode_unpaired,
 )
+from stages.datasets import Demonstration, Preference, Solution, UnpairedResponse
 from training_core.data.chat import encode_prompt, encode_response
 from training_core.data.documents import windows
 from training_core.errors import DataError
@@ -136,12 +136,15 @@ def test_a_pair_is_dropped_if_one_side_is_too_long(tokenizer, caplog):
 
 
 def test_a_rating_is_a_response_and_its_verdict(tokenizer):
-    rows = [Rating(TEA, HERE, False), Rating(TEA, HERE, True, is_finished=False)]
-    found = encode_ratings(tokenizer, rows, max_tokens=99)
+    rows = [
+        UnpairedResponse(TEA, HERE, False),
+        UnpairedResponse(TEA, HERE, True, is_finished=False),
+    ]
+    found = encode_unpaired(tokenizer, rows, max_tokens=99)
     assert [r.is_desirable for r in found] == [False, True]
     assert found[0].example == one(tokenizer, TEA, HERE)
     assert found[1].example == one(tokenizer, TEA, HERE, is_finished=False)
-    assert encode_ratings(tokenizer, rows, max_tokens=13) == []
+    assert encode_unpaired(tokenizer, rows, max_tokens=13) == []
 
 
 # ------------------------------------------- solutions
@@ -178,7 +181,7 @@ def test_a_step_without_tokens_is_named(tokenizer):
 
 def test_nothing_gives_nothing(tokenizer):
     for encode in (
-        encode_demonstrations, encode_texts, encode_pairs, encode_ratings, encode_solutions,
+        encode_demonstrations, encode_texts, encode_pairs, encode_unpaired, encode_solutions,
     ):  # fmt: skip
         assert encode(tokenizer, [], max_tokens=9) == []
     assert list(windows([7], 9)) == []

@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
+from stages.configs.training_config import AdamWConfig
 from stages.contract import Context
-from stages.engines import make_engine
-from stages.ppo.experience import make_experience
-from stages.resuming import resume, saver
-from stages.settings.training import AdamW
-from stages.sink import FileSink
+from stages.reinforcement.experience import make_experience
+from stages.runtime.metric_files import FileSink
+from stages.training.checkpointing import resume, saver
+from stages.training.engines import make_engine
 from training_core.algorithms.kl import k1
 from training_core.types import Prompt, Rollout, ScoredRollout
 
@@ -89,7 +89,7 @@ def context(tmp_path):
 def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoint(context):
     def stage():
         model = torch.nn.Linear(2, 1)
-        return {"model": model}, {"engine": make_engine(model, AdamW(), 10)}
+        return {"model": model}, {"engine": make_engine(model, AdamWConfig(), 10)}
 
     models, engines = stage()
     assert resume(context, models, engines) == 0
@@ -117,7 +117,7 @@ def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoin
 
 def small_stage():
     model = torch.nn.Linear(64, 8)
-    return {"model": model}, {"engine": make_engine(model, AdamW(), 10)}
+    return {"model": model}, {"engine": make_engine(model, AdamWConfig(), 10)}
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(context):

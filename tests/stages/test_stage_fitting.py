@@ -11,13 +11,20 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 from torch import nn
 
-from stages.best import Best
+from stages.configs.training_config import (
+    AdamWConfig,
+    BestMetricConfig,
+    ConstantOptimizerConfig,
+    MuonConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from stages.contract import Context
-from stages.engines import make_engine
-from stages.offline import fit
-from stages.settings.training import AdamW, BestMetric, Muon, Optimizer, SteadyOptimizer, Training
-from stages.sink import FileSink
-from stages.store import read_jsonl
+from stages.files import read_jsonl
+from stages.runtime.metric_files import FileSink
+from stages.training.best_checkpoint import BestCheckpoint
+from stages.training.engines import make_engine
+from stages.training.fit import fit
 from training_core.checkpoint import complete_checkpoints
 from training_core.errors import ConfigError, StoppedError
 from training_core.types import Loss
@@ -58,7 +65,7 @@ def training(**changes):
         "epochs": 1, "batch_size": 1, "save_every_steps": 2, "optimizer": {"learning_rate": 0.05},
         **changes,
     }  # fmt: skip
-    return Training.model_validate(settings)
+    return TrainingConfig.model_validate(settings)
 
 
 EVERYTHING = {
@@ -197,20 +204,20 @@ def test_a_resumed_run_remembers_the_best(tmp_path):
     assert steps_kept(first) == [7, 6]
     second = tmp_path / "a2"
     found = run(second, settings, evaluate=script(0.2, 0.3), earlier_attempts=(first,))
-    undisturbed = run(tmp_path / "b", settings, evaluate=script(0.1, 0.9, 0.2, 0.3))
-    assert_same(found, undisturbed)  # the weights of step 6, which only the first attempt has
+    eval_mode = run(tmp_path / "b", settings, evaluate=script(0.1, 0.9, 0.2, 0.3))
+    assert_same(found, eval_mode)  # the weights of step 6, which only the first attempt has
     assert steps_kept(second) == [10]
 
 
 def test_every_state_survives_a_stop_at_any_step(tmp_path):
     settings = training(**EVERYTHING)
-    undisturbed = run(tmp_path / "peace", settings)
+    eval_mode = run(tmp_path / "peace", settings)
     for stop in range(1, TOTAL + 1):
         first = tmp_path / f"a{stop}"
         with pytest.raises(StoppedError):
             run(first, settings, should_stop=StopAt(stop))
         second = tmp_path / f"b{stop}"
-        assert_same(run(second, settings, earlier_attempts=(first,)), undisturbed)
+        assert_same(run(second, settings, earlier_attempts=(first,)), eval_mode)
         assert curve(second) == curve(tmp_path / "peace")
 
 
@@ -228,13 +235,13 @@ def test_a_checkpoint_has_what_is_trained_and_a_frozen_base_comes_from_where_it_
         )
         return model.state_dict()
 
-    undisturbed = frozen_run(tmp_path / "peace")
+    eval_mode = frozen_run(tmp_path / "peace")
     with pytest.raises(StoppedError):
         frozen_run(tmp_path / "a1", should_stop=StopAt(7))
     newest = complete_checkpoints([tmp_path / "a1/checkpoints"])[0].directory
     assert sorted(load_file(newest / "model.safetensors")) == ["layers/0/bias", "layers/0/weight"]
     resumed = frozen_run(tmp_path / "a2", earlier_attempts=(tmp_path / "a1",))
-    assert_same(resumed, undisturbed)
+    assert_same(resumed, eval_mode)
     assert torch.equal(resumed["layers.1.weight"], wave().layers[1].weight)
 
 
@@ -266,7 +273,7 @@ def run_and_die(folder, settings, number):
 
 def test_a_run_that_is_killed_at_any_write_ends_bit_for_bit_as_an_undisturbed_one(tmp_path):
     settings = training(**EVERYTHING, keep_checkpoints=1)
-    undisturbed = run(tmp_path / "peace", settings)
+    eval_mode = run(tmp_path / "peace", settings)
     deaths = 0
     for number in range(3, 400, 23):  # during saves, between them, in the curve
         folder = tmp_path / f"killed-{number}"
@@ -275,7 +282,7 @@ def test_a_run_that_is_killed_at_any_write_ends_bit_for_bit_as_an_undisturbed_on
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         deaths += 1
-        assert_same(run(folder, settings), undisturbed)
+        assert_same(run(folder, settings), eval_mode)
         assert curve(folder) == curve(tmp_path / "peace")
     assert status == 0
     assert deaths >= 5
@@ -303,7 +310,7 @@ def test_the_best_of_nothing_cannot_be_exported():
 
 
 def test_the_first_of_equals_and_no_nan_is_best():
-    best = Best(BestMetric(metric="x", better="min"))
+    best = BestCheckpoint(BestMetricConfig(metric="x", better="min"))
     assert [best.takes(s, {"x": v}) for s, v in enumerate([float("nan"), 2, 2, 1, 3])] == [
         False, True, False, True, False,
     ]  # fmt: skip
@@ -348,11 +355,11 @@ def test_deepspeed_has_no_muon():
 
 
 def test_an_optimizer_without_a_name_is_adamw():
-    adapter = TypeAdapter(Optimizer)
-    assert adapter.validate_python({"learning_rate": 1e-3}) == AdamW(learning_rate=1e-3)
-    assert isinstance(adapter.validate_python({"name": "muon"}), Muon)
-    assert adapter.validate_python(Muon()) == Muon()
-    assert adapter.validate_python(AdamW().model_dump(mode="json")) == AdamW()
+    adapter = TypeAdapter(OptimizerConfig)
+    assert adapter.validate_python({"learning_rate": 1e-3}) == AdamWConfig(learning_rate=1e-3)
+    assert isinstance(adapter.validate_python({"name": "muon"}), MuonConfig)
+    assert adapter.validate_python(MuonConfig()) == MuonConfig()
+    assert adapter.validate_python(AdamWConfig().model_dump(mode="json")) == AdamWConfig()
     with pytest.raises(ValidationError, match=r"'moun' found using .* does not match"):
         adapter.validate_python({"name": "moun"})
     with pytest.raises(ValidationError, match=r"adamw\.momentum"):
@@ -360,7 +367,7 @@ def test_an_optimizer_without_a_name_is_adamw():
 
 
 def test_reinforcement_learning_starts_from_a_constant_rate():
-    adapter = TypeAdapter(SteadyOptimizer)
+    adapter = TypeAdapter(ConstantOptimizerConfig)
     assert adapter.validate_python({"learning_rate": 1e-3}).schedule == "constant"
     assert adapter.validate_python({"name": "muon"}).schedule == "constant"
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from stages.store import Store
+from stages.runtime.store import Store
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

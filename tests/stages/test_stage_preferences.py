@@ -15,8 +15,8 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from stages.distillation import Config
-from stages.store import Manifest, Store
+from stages.configs.distillation_config import DistillationConfig
+from stages.runtime.store import Manifest, Store
 from training_core.data import cafe
 
 HELDOUT = {"name": "cafe", "split": "heldout", "size": 48}
@@ -242,7 +242,7 @@ def test_distillation_brings_the_student_nearer_to_its_teacher(start, finish, te
 
 def test_a_student_is_not_asked_to_imitate_itself():
     with pytest.raises(ValidationError, match="nll_coef is the cross-entropy of the data"):
-        Config.model_validate({"nll_coef": 0.1, "on_policy_fraction": 0.5})
+        DistillationConfig.model_validate({"nll_coef": 0.1, "on_policy_fraction": 0.5})
 
 
 def test_a_prompt_without_room_for_a_response_is_found_before_the_first_step(

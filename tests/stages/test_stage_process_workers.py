@@ -14,12 +14,14 @@ from safetensors.torch import load_file
 from test_stage_process import SFT, start, wait_for_step
 
 from stages.contract import ExitCode
-from stages.store import Store, read_jsonl
-from stages.workers import exit_code_of, rank_environment, supervise
+from stages.files import read_jsonl
+from stages.runtime.store import Store
+from stages.runtime.worker_processes import rank_environment
+from stages.runtime.workers import exit_code_of, supervise
 from training_core.checkpoint import complete_checkpoints
 
 STEPS = 50  # 200 rows * 2 epochs / 8 rows
-ALONE = {
+SINGLE_PROCESS = {
     **SFT,
     "eval_data": {"name": "cafe", "split": "heldout", "size": 20},
     "training": {
@@ -39,7 +41,7 @@ ENGINES = {
 
 
 def with_engine(engine: str) -> dict[str, Any]:
-    return {**ALONE, "training": {**ALONE["training"], "engine": ENGINES[engine]}}
+    return {**SINGLE_PROCESS, "training": {**SINGLE_PROCESS["training"], "engine": ENGINES[engine]}}
 
 
 def curve(request: Path) -> list[tuple[int, float]]:
@@ -50,7 +52,7 @@ def curve(request: Path) -> list[tuple[int, float]]:
 @pytest.fixture(scope="module")
 def peaceful(tmp_path_factory, write_request, run_here):
     """One process of plain torch, left in peace."""
-    request = write_request(Store(tmp_path_factory.mktemp("peaceful")), "sft", ALONE)
+    request = write_request(Store(tmp_path_factory.mktemp("peaceful")), "sft", SINGLE_PROCESS)
     assert run_here(request) == ExitCode.DONE
     return request
 
@@ -174,7 +176,7 @@ def test_the_exit_code_is_that_of_the_worker_that_failed_and_not_of_its_echo():
     assert exit_code_of([None, 1]) == 1
 
 
-class Crew:
+class WorkerGroup:
     """Workers that end as they are told to."""
 
     def __init__(self, *codes):
@@ -193,9 +195,9 @@ class Crew:
 
 def test_workers_are_watched_until_all_are_done_or_one_is_not():
     stop = threading.Event()
-    assert supervise(Crew(0, 0), stop) == 0
-    assert supervise(Crew(0, 40), stop) == 40
-    told = Crew(None, None)
+    assert supervise(WorkerGroup(0, 0), stop) == 0
+    assert supervise(WorkerGroup(0, 40), stop) == 40
+    told = WorkerGroup(None, None)
     stop.set()
     began = time.monotonic()
     assert supervise(told, stop) == 143

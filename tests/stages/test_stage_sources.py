@@ -2,10 +2,16 @@
 
 import pytest
 
-from stages.identity import digest_of_tree
-from stages.settings.data import MixedData
-from stages.sft import Config as SftConfig
-from stages.sources import digests_of_sources, local_sources, missing_sources, pinned, rooted
+from stages.configs.data_config import MixedDataConfig
+from stages.configs.sft_config import SftConfig
+from stages.runtime.sources import (
+    digests_of_sources,
+    local_sources,
+    missing_sources,
+    pin_revisions,
+    resolve_paths,
+)
+from stages.runtime.stage_key import digest_of_tree
 from training_core.errors import DataError
 
 CONFIG = SftConfig.model_validate(
@@ -18,18 +24,18 @@ CONFIG = SftConfig.model_validate(
 
 
 def test_relative_paths_are_joined_to_the_root_and_absolute_ones_stay(tmp_path):
-    found = rooted(CONFIG, tmp_path)
+    found = resolve_paths(CONFIG, tmp_path)
     assert dict(local_sources(found)) == {
         "base.path": str(tmp_path / "models/tiny"),
         "data.path": str(tmp_path / "rows.jsonl"),
     }
-    assert rooted(found, tmp_path / "elsewhere") == found
+    assert resolve_paths(found, tmp_path / "elsewhere") == found
     assert CONFIG.data.path == "rows.jsonl"  # the config itself is frozen
 
 
 def test_a_missing_path_is_named_with_its_field(tmp_path):
     (tmp_path / "rows.jsonl").write_text("{}")
-    config = rooted(CONFIG, tmp_path)
+    config = resolve_paths(CONFIG, tmp_path)
     (missing,) = missing_sources(config, "sft.")
     assert missing.startswith(
         f"sft.base.path: there is no file or directory {tmp_path}/models/tiny"
@@ -42,7 +48,7 @@ def test_the_digests_are_of_the_contents(tmp_path):
     (tmp_path / "rows.jsonl").write_text("{}")
     (tmp_path / "models/tiny").mkdir(parents=True)
     (tmp_path / "models/tiny/config.json").write_text("1")
-    config = rooted(CONFIG, tmp_path)
+    config = resolve_paths(CONFIG, tmp_path)
     before = digests_of_sources(config)
     assert before == {
         "base.path": digest_of_tree(tmp_path / "models/tiny"),
@@ -73,16 +79,16 @@ MIXED = SftConfig.model_validate(
 
 
 def test_every_part_of_a_mixture_is_found_rooted_and_pinned(tmp_path):
-    found = rooted(MIXED, tmp_path)
+    found = resolve_paths(MIXED, tmp_path)
     assert dict(local_sources(found)) == {
         "data.parts.0.data.path": str(tmp_path / "a.jsonl"),
         "data.parts.1.data.path.0": str(tmp_path / "b.jsonl"),
         "data.parts.1.data.path.1": str(tmp_path / "c.jsonl"),
     }
     asked = []
-    fixed = pinned(found, lambda *what: asked.append(what) or "0" * 40)
+    fixed = pin_revisions(found, lambda *what: asked.append(what) or "0" * 40)
     assert asked == [("dataset", "x/y", "main")]
-    assert isinstance(fixed.data, MixedData)
+    assert isinstance(fixed.data, MixedDataConfig)
     assert fixed.data.parts[2].data.revision == "0" * 40
     assert fixed.data.parts[1] == found.data.parts[1]
 
@@ -90,7 +96,7 @@ def test_every_part_of_a_mixture_is_found_rooted_and_pinned(tmp_path):
 def test_a_change_in_any_part_of_a_mixture_changes_its_digest_and_no_other(tmp_path):
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.jsonl").write_text(name)
-    config = rooted(MIXED, tmp_path)
+    config = resolve_paths(MIXED, tmp_path)
     before = digests_of_sources(config)
     (tmp_path / "c.jsonl").write_text("C")
     after = digests_of_sources(config)
@@ -104,7 +110,7 @@ def test_a_change_in_any_part_of_a_mixture_changes_its_digest_and_no_other(tmp_p
 
 def test_a_glob_means_its_files_in_order(tmp_path):
     config = SftConfig.model_validate({"data": {"name": "files", "path": "*.jsonl"}})
-    config = rooted(config, tmp_path)
+    config = resolve_paths(config, tmp_path)
     assert missing_sources(config)
     (tmp_path / "b.jsonl").write_text("1")
     one = digests_of_sources(config)

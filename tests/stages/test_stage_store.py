@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from stages.store import Manifest, Store, read_jsonl, record_files
+from stages.files import read_jsonl
+from stages.runtime.store import Manifest, Store, record_files
 from training_core.errors import IntegrityError
 
 KEY = "k" * 64

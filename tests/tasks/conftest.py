@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from real_services import MlflowServer, tiny_llama
 
-from stages.store import Manifest, Store, record_files
+from stages.runtime.store import Manifest, Store, record_files
 from tasks.registry import Registry
 
 

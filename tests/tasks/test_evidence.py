@@ -5,8 +5,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from stages.identity import semantic_part
-from tasks.evidence import Gate, Verdict, as_table, judge
+from stages.runtime.stage_key import semantic_part
+from tasks.gate import GateConfig, Verdict, as_table, judge
 
 GOOD = {
     "win_rate": 0.62,
@@ -17,18 +17,20 @@ GOOD = {
     "response_tokens": 40.0,
     "finished_fraction": 0.98,
 }
-STRICT = Gate(min_reward_gain=0.2, max_kl=5.0, max_response_tokens=48, min_finished_fraction=0.95)
+STRICT = GateConfig(
+    min_reward_gain=0.2, max_kl=5.0, max_response_tokens=48, min_finished_fraction=0.95
+)
 
 
 def test_a_candidate_that_wins_beyond_chance_passes_the_default_gate():
-    verdict = judge({"win_rate_low": 0.53}, Gate())
+    verdict = judge({"win_rate_low": 0.53}, GateConfig())
 
     assert verdict.passed
     assert [check.name for check in verdict.reasons] == ["win_rate_low"]
 
 
 def test_a_candidate_that_only_ties_is_refused():
-    assert not judge({"win_rate": 0.5, "win_rate_low": 0.5}, Gate()).passed
+    assert not judge({"win_rate": 0.5, "win_rate_low": 0.5}, GateConfig()).passed
 
 
 def test_every_threshold_that_is_set_is_checked():
@@ -71,7 +73,7 @@ def test_a_number_that_was_not_measured_refuses_the_candidate(metric):
 
 
 def test_the_table_says_what_was_expected_and_what_was_found():
-    table = as_table(judge({"win_rate_low": 0.41}, Gate(max_kl=5.0)))
+    table = as_table(judge({"win_rate_low": 0.41}, GateConfig(max_kl=5.0)))
 
     assert table.splitlines() == [
         "**Refused**: 2 of 2 failed.",
@@ -95,4 +97,4 @@ def test_a_gate_changes_no_stage_key():
 
 def test_a_threshold_outside_its_range_is_refused():
     with pytest.raises(ValidationError):
-        Gate(min_win_rate_low=51)
+        GateConfig(min_win_rate_low=51)

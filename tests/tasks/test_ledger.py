@@ -7,15 +7,15 @@ import mlflow
 import pytest
 from real_services import run_together
 
-from stages.store import Store
-from tasks.evidence import Gate, Verdict, judge
+from stages.runtime.store import Store
+from tasks.gate import GateConfig, Verdict, judge
 from tasks.ledger import champion, fold, heal, history, promote, rollback
 from tasks.registry import Registry
 from tasks.versions import Entry
 from training_core.errors import ConfigError, ConflictError, IntegrityError, TransientError
 
-WON = judge({"win_rate_low": 0.6}, Gate())
-LOST = judge({"win_rate_low": 0.4}, Gate())
+WON = judge({"win_rate_low": 0.6}, GateConfig())
+LOST = judge({"win_rate_low": 0.4}, GateConfig())
 
 
 def entry(number: int, target: int, based_on: int) -> Entry:

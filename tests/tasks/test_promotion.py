@@ -10,14 +10,14 @@ import pytest
 from prefect import flow
 from prefect.testing.utilities import prefect_test_harness
 
-from flows.presets import load_config
-from flows.recipe import Recipe
-from stages.cluster import RayCluster
+from flows.config.presets import load_config
+from flows.recipe.run import Recipe
+from stages.runtime.ray_cluster import RayCluster
 from tasks.connections import Connections
 from tasks.ledger import history
-from tasks.lineage import read_champion, roll_back
 from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
+from tasks.registry_tasks import read_champion, roll_back
 
 pytestmark = pytest.mark.services
 

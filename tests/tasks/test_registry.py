@@ -13,7 +13,7 @@ import mlflow
 import pytest
 from real_services import run_together, tiny_llama
 
-from stages.store import Store
+from stages.runtime.store import Store
 from tasks.registry import ATTEMPT, MIRRORED, Registry
 from tasks.versions import ModelVersionRef, verify
 from training_core.errors import ConfigError, IntegrityError, TransientError

@@ -13,12 +13,12 @@ import mlflow
 import pytest
 from pydantic import BaseModel
 
-from stages.store import Manifest, Store, record_files
-from tasks.evidence import Gate, judge
+from stages.runtime.store import Manifest, Store, record_files
+from tasks.gate import GateConfig, judge
 from tasks.refs import StageRef, ref_of
-from tasks.report.numbers import change, duration, shown, with_error
+from tasks.report.formatting import change, duration, shown, with_error
+from tasks.report.lifecycle import About, Lifecycle, Outcome, gather
 from tasks.report.page import render
-from tasks.report.story import About, Outcome, Story, gather
 
 SUMMARY = {
     "baseline": {"mean_reward": 0.558984375, "reward_stderr": 0.0146754, "win_rate": 0.5},
@@ -117,7 +117,7 @@ def lifecycle_in(store: Store, summary: Mapping[str, Any] = SUMMARY) -> list[Sta
     return [sft, judge, best, ppo.model_copy(update={"model_version": 7}), evaluation]
 
 
-def tell(store: Store, refs: Sequence[StageRef], outcome: Outcome | None = None) -> Story:
+def tell(store: Store, refs: Sequence[StageRef], outcome: Outcome | None = None) -> Lifecycle:
     return gather(store, refs, Config(), ABOUT, outcome or Outcome(is_champion=False))
 
 
@@ -210,7 +210,7 @@ def test_several_dpo_rounds_without_ppo_and_a_champion_from_another_run(store):
 def test_the_page_shows_the_numbers_the_gate_and_the_lineage(store):
     refs = lifecycle_in(store)
     evidence = refs[-1].metrics | {"kl_to_reference": 2.0822810}
-    verdict = judge(evidence, Gate(max_kl=1.5))
+    verdict = judge(evidence, GateConfig(max_kl=1.5))
     outcome = Outcome(is_champion=False, model_version=7, verdict=verdict, against="SFT")
 
     text = text_of(render(tell(store, refs, outcome)))

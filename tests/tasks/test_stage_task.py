@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from stages.cluster import JobInfo, JobStatus, RayCluster
-from stages.contract import ExitCode, Resources
-from stages.dpo import Config as DpoConfig
-from stages.evaluation import Config as EvaluationConfig
-from stages.process_record import write_error
-from stages.settings.data import CafeData
+from stages.configs.block import ResourcesConfig
+from stages.configs.data_config import CafeDataConfig
+from stages.configs.dpo_config import DpoConfig
+from stages.configs.evaluation_config import EvaluationConfig
+from stages.contract import ExitCode
+from stages.runtime.error_record import write_error
+from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from tasks.connections import Connections
 from tasks.failures import failure_of
 from tasks.follow import PendingNotice
-from tasks.lineage import stage_ref_of
 from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
+from tasks.registry_tasks import stage_ref_of
 from tasks.stage_task import StageJob, request_for
 from tasks.submission import Attempt
 from tasks.versions import ModelVersionRef, verify, without_userinfo
@@ -56,7 +57,7 @@ def dpo(**inputs: StageRef) -> StageJob:
 
 
 def evaluation(**inputs: StageRef) -> StageJob:
-    return StageJob("evaluation", EvaluationConfig(prompts=CafeData()), inputs, "tiny")
+    return StageJob("evaluation", EvaluationConfig(prompts=CafeDataConfig()), inputs, "tiny")
 
 
 def test_inputs_that_fit_are_found(refs, connections):
@@ -176,7 +177,7 @@ def test_an_end_with_a_record_is_judged_by_that(tmp_path):
 
 
 def test_a_job_that_waits_for_the_cluster_says_so_once_with_what_it_asks_for(caplog):
-    notice = PendingNotice("ppo-k-a1", Resources(num_cpus=8, num_gpus=1))
+    notice = PendingNotice("ppo-k-a1", ResourcesConfig(num_cpus=8, num_gpus=1))
     log = logging.getLogger("test")
     pending = JobInfo(JobStatus.PENDING, message="no node has 1 GPU")
 

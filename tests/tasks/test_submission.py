@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.cluster import JobInfo, JobStatus
-from stages.contract import Resources
-from stages.store import Request, Store
+from stages.configs.block import ResourcesConfig
+from stages.runtime.ray_cluster import JobInfo, JobStatus
+from stages.runtime.store import Request, Store
 from tasks.submission import (
     attach_or_submit,
     job_id_of,
@@ -31,7 +31,9 @@ class Cluster:
         self.before_answer = lambda: None
         self._lock = threading.Lock()
 
-    def submit(self, job_id: str, request: Path, resources: Resources, metadata: object) -> None:
+    def submit(
+        self, job_id: str, request: Path, resources: ResourcesConfig, metadata: object
+    ) -> None:
         del resources, metadata
         content = request.read_text()
         with self._lock:
@@ -59,7 +61,7 @@ def request_of(key: str = KEY, step: str = "sft") -> Request:
 
 
 def submit(store: Store, cluster: Cluster, request: Request | None = None):
-    return attach_or_submit(store, cluster, request or request_of(), Resources())
+    return attach_or_submit(store, cluster, request or request_of(), ResourcesConfig())
 
 
 def test_the_first_caller_submits_and_the_second_attaches(store, cluster):

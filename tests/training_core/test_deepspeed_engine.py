@@ -6,11 +6,11 @@ import pytest
 import torch
 from two_processes import LENGTHS, share, tiny_llama, together
 
+from training_core.dist_info import SINGLE_PROCESS
 from training_core.engine.torch_engine import TorchEngine
 from training_core.errors import ConfigError, NonFiniteError
 from training_core.loop import train_steps
 from training_core.objectives.supervised import supervised
-from training_core.ranks import ALONE
 from training_core.types import Loss
 
 pytest.importorskip("deepspeed")
@@ -24,33 +24,33 @@ SETTINGS = {
 HALF = 2
 
 
-def engine_of(ranks, stage, **zero):
+def engine_of(dist_info, stage, **zero):
     if stage is None:
-        return TorchEngine(tiny_llama(), **SETTINGS, ranks=ranks)
+        return TorchEngine(tiny_llama(), **SETTINGS, dist_info=dist_info)
     from training_core.engine.deepspeed_engine import DeepSpeedEngine
     from training_core.engine.zero import Zero
 
-    return DeepSpeedEngine(tiny_llama(), Zero(stage, **zero), **SETTINGS, ranks=ranks)
+    return DeepSpeedEngine(tiny_llama(), Zero(stage, **zero), **SETTINGS, dist_info=dist_info)
 
 
-def train(engine, ranks, steps, objective=supervised):
-    batches = [share(step, ranks, even=engine.needs_even_ranks) for step in steps]
-    return list(train_steps(engine, objective, batches, first_step=steps[0], ranks=ranks))
+def train(engine, dist_info, steps, objective=supervised):
+    batches = [share(step, dist_info, even=engine.needs_even_ranks) for step in steps]
+    return list(train_steps(engine, objective, batches, first_step=steps[0], dist_info=dist_info))
 
 
 def weights_of(engine):
-    with engine.whole_model() as model:
+    with engine.gathered_weights() as model:
         return {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
-def steps_in_two_halves(ranks, stage, folder, **zero):
+def steps_in_two_halves(dist_info, stage, folder, **zero):
     """Four steps; what stands between them is saved."""
-    engine = engine_of(ranks, stage, **zero)
-    ranks = replace(ranks, tensor_parallel_size=zero.get("tensor_parallel_size", 1))
-    reports = train(engine, ranks, range(HALF))
+    engine = engine_of(dist_info, stage, **zero)
+    dist_info = replace(dist_info, tensor_parallel_size=zero.get("tensor_parallel_size", 1))
+    reports = train(engine, dist_info, range(HALF))
     engine.save_shards(folder / f"zero-{stage}")
     state = engine.state_dict()
-    reports += train(engine, ranks, range(HALF, len(LENGTHS)))
+    reports += train(engine, dist_info, range(HALF, len(LENGTHS)))
     weights = weights_of(engine)
     engine.finish()
     return {
@@ -61,30 +61,32 @@ def steps_in_two_halves(ranks, stage, folder, **zero):
     }
 
 
-def resumed(ranks, stage, state, folder):
-    engine = engine_of(ranks, stage)
+def resumed(dist_info, stage, state, folder):
+    engine = engine_of(dist_info, stage)
     engine.load_state_dict(state)
     engine.load_shards(folder / f"zero-{stage}", folder / f"universal-{stage}")
-    reports = train(engine, ranks, range(HALF, len(LENGTHS)))
+    reports = train(engine, dist_info, range(HALF, len(LENGTHS)))
     weights = weights_of(engine)
     engine.finish()
     return {"reports": reports, "weights": weights}
 
 
-def refusal(ranks, num_heads, **zero):
+def refusal(dist_info, num_heads, **zero):
     from training_core.engine.deepspeed_engine import DeepSpeedEngine
     from training_core.engine.zero import Zero
 
     try:
-        DeepSpeedEngine(tiny_llama(num_heads=num_heads), Zero(2, **zero), **SETTINGS, ranks=ranks)
+        DeepSpeedEngine(
+            tiny_llama(num_heads=num_heads), Zero(2, **zero), **SETTINGS, dist_info=dist_info
+        )
     except ConfigError as error:
         return str(error)
     return ""
 
 
-def overflow(ranks, stage):
+def overflow(dist_info, stage):
     """A step whose gradient is infinite though its loss is not."""
-    engine = engine_of(ranks, stage)
+    engine = engine_of(dist_info, stage)
     before = weights_of(engine)
 
     def steep(model, batch):
@@ -94,30 +96,30 @@ def overflow(ranks, stage):
 
     message = ""
     try:
-        train(engine, ranks, range(1), steep)
+        train(engine, dist_info, range(1), steep)
     except NonFiniteError as error:
         message = str(error)
     return message, before, weights_of(engine)
 
 
-def on_two(ranks, folder):
-    runs = {stage: steps_in_two_halves(ranks, stage, folder) for stage in STAGES}
+def on_two(dist_info, folder):
+    runs = {stage: steps_in_two_halves(dist_info, stage, folder) for stage in STAGES}
     offloaded = steps_in_two_halves(
-        ranks, 3, folder / "offloaded", offload_optimizer=True, offload_parameters=True
+        dist_info, 3, folder / "offloaded", offload_optimizer=True, offload_parameters=True
     )
     return {
         "runs": runs,
         "offloaded": offloaded,
-        "again": {s: resumed(ranks, s, runs[s]["state"], folder) for s in (2, 3)},
-        "overflow": {stage: overflow(ranks, stage) for stage in (0, 2, 3)},
+        "again": {s: resumed(dist_info, s, runs[s]["state"], folder) for s in (2, 3)},
+        "overflow": {stage: overflow(dist_info, stage) for stage in (0, 2, 3)},
         # Last: a process in which DeepSpeed has once cut matrices cuts them for good.
-        "parallel": steps_in_two_halves(ranks, 2, folder / "parallel", tensor_parallel_size=2),
-        "three": refusal(ranks, tensor_parallel_size=2, num_heads=3),
+        "parallel": steps_in_two_halves(dist_info, 2, folder / "parallel", tensor_parallel_size=2),
+        "three": refusal(dist_info, tensor_parallel_size=2, num_heads=3),
     }
 
 
-def on_one(ranks, folder, states):
-    return {stage: resumed(ranks, stage, state, folder) for stage, state in states.items()}
+def on_one(dist_info, folder, states):
+    return {stage: resumed(dist_info, stage, state, folder) for stage, state in states.items()}
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +129,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain():
-    engine = engine_of(ALONE, None)
-    reports = train(engine, ALONE, range(len(LENGTHS)))
+    engine = engine_of(SINGLE_PROCESS, None)
+    reports = train(engine, SINGLE_PROCESS, range(len(LENGTHS)))
     return {"reports": reports, "weights": weights_of(engine)}
 
 

@@ -8,12 +8,18 @@ from two_processes import LENGTHS, share, tiny_llama, together
 
 from training_core import distributed
 from training_core.data.batching import WithoutLoss, cut_by_tokens, deal_to_ranks, share_of_rank
-from training_core.distributed import any_rank, gather, pool_means, same_weights, sum_gradients
+from training_core.dist_info import SINGLE_PROCESS, DistInfo, dist_info_from
+from training_core.distributed import (
+    all_gather_object,
+    all_reduce_gradients,
+    any_rank,
+    broadcast_weights,
+    pool_means,
+)
 from training_core.engine.torch_engine import TorchEngine
 from training_core.errors import ConfigError
 from training_core.loop import train_steps
 from training_core.objectives.supervised import supervised
-from training_core.ranks import ALONE, Ranks, ranks_from
 from training_core.types import Mean
 
 STEPS = range(len(LENGTHS))
@@ -26,40 +32,41 @@ def plain_descent(model, *, learning_rate, weight_decay):
     return (torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=learning_rate),)
 
 
-def trained(ranks, dtype, **settings):
+def trained(dist_info, dtype, **settings):
     model = tiny_llama(dtype)
     # Nobody uses it, so no rank has a gradient for it, and it must not decay.
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2, 2, dtype=dtype)))
-    engine = TorchEngine(model, **{"schedule": lambda _: 1.0, "ranks": ranks, **settings})
-    batches = [share(step, ranks, even=False) for step in STEPS]
-    reports = list(train_steps(engine, supervised, batches, ranks=ranks))
+    engine = TorchEngine(model, **{"schedule": lambda _: 1.0, "ranks": dist_info, **settings})
+    batches = [share(step, dist_info, even=False) for step in STEPS]
+    reports = list(train_steps(engine, supervised, batches, dist_info=dist_info))
     return {"weights": model.state_dict(), "reports": reports, "sizes": [len(b) for b in batches]}
 
 
-def all_runs(ranks):
+def all_runs(dist_info):
     """One run of each kind, so that the processes start once."""
     adamw = {"learning_rate": 1e-2, "weight_decay": 0.1, "max_grad_norm": 0.5}
     descent = {"learning_rate": 1.0, "optimizer": plain_descent, "max_grad_norm": 1e9}
     runs = {
-        (name, dtype): trained(ranks, dtype, **settings)
+        (name, dtype): trained(dist_info, dtype, **settings)
         for dtype in DTYPES
         for name, settings in (("adamw", adamw), ("descent", descent))
     }
-    other = tiny_llama(seed=ranks.rank)  # each rank begins with another model
+    other = tiny_llama(seed=dist_info.rank)  # each rank begins with another model
     before = copy.deepcopy(other.state_dict())
-    same_weights(other, ranks)
+    broadcast_weights(other, dist_info)
     small = [torch.full((3,), 1.0, dtype=d).requires_grad_() for d in DTYPES] * 1
     for parameter in small:
-        parameter.grad = torch.full_like(parameter, 1.0 + ranks.rank)
+        parameter.grad = torch.full_like(parameter, 1.0 + dist_info.rank)
     distributed.BUCKET_ELEMENTS = 4
-    sum_gradients(small, ranks)
+    all_reduce_gradients(small, dist_info)
     return {
         "runs": runs,
         "same": (before, other.state_dict()),
-        "any": (any_rank(ranks.rank == 1, ranks), any_rank(False, ranks)),
-        "gathered": gather(ranks.rank, ranks),
+        "any": (any_rank(dist_info.rank == 1, dist_info), any_rank(False, dist_info)),
+        "gathered": all_gather_object(dist_info.rank, dist_info),
         "pooled": pool_means(
-            {"both": Mean(1.0 + ranks.rank, 2.0), f"only_{ranks.rank}": Mean(3.0, 4.0)}, ranks
+            {"both": Mean(1.0 + dist_info.rank, 2.0), f"only_{dist_info.rank}": Mean(3.0, 4.0)},
+            dist_info,
         ),
         "bucketed": [p.grad.tolist() for p in small],
     }
@@ -72,7 +79,7 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one():
-    return all_runs(ALONE)["runs"]
+    return all_runs(SINGLE_PROCESS)["runs"]
 
 
 @pytest.mark.parametrize("kind", ["adamw", "descent"])
@@ -167,7 +174,7 @@ def test_a_batch_is_cut_finely_enough_for_every_rank():
 
 
 def test_ranks_are_read_from_the_environment():
-    assert ranks_from({}) == ALONE
-    assert ranks_from({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}) == Ranks(1, 4, 1)
+    assert dist_info_from({}) == SINGLE_PROCESS
+    assert dist_info_from({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}) == DistInfo(1, 4, 1)
     with pytest.raises(ConfigError, match="from 0 to WORLD_SIZE - 1 = 1, found 2"):
-        ranks_from({"RANK": "2", "WORLD_SIZE": "2"})
+        dist_info_from({"RANK": "2", "WORLD_SIZE": "2"})

@@ -5,7 +5,7 @@ import torch
 
 from training_core.algorithms.distillation_losses import DIVERGENCES
 from training_core.data.batching import collate
-from training_core.objectives.distillation import distillation
+from training_core.objectives.divergence import distillation
 from training_core.types import Example
 
 SEQUENCE = Example((5, 9, 7, 30, 12, 2), (0, 0, 0, 1, 1, 1))

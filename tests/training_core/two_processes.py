@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from training_core.data.batching import collate, share_of_rank
+from training_core.dist_info import DistInfo
 from training_core.distributed import connected
-from training_core.ranks import Ranks
 from training_core.types import Batch, Example
 
 
@@ -25,9 +25,9 @@ def together(world_size: int, folder: Path, body: Callable[..., Any], *args: Any
 def _run(rank: int, world_size: int, folder: Path, body: Callable[..., Any], args: Any) -> None:
     torch.set_num_threads(1)
     os.environ["DS_ACCELERATOR"] = "cpu"
-    ranks = Ranks(rank, world_size, rank)
-    with connected(ranks, f"file://{folder / 'meeting'}"):
-        torch.save(body(ranks, *args), folder / f"{rank}.pt")
+    dist_info = DistInfo(rank, world_size, rank)
+    with connected(dist_info, f"file://{folder / 'meeting'}"):
+        torch.save(body(dist_info, *args), folder / f"{rank}.pt")
 
 
 def tiny_llama(dtype: torch.dtype = torch.float32, seed: int = 0, num_heads: int = 2) -> Any:
@@ -63,8 +63,8 @@ def micro_batches(step: int) -> list[Batch]:
     return [collate([example], 0) for example in examples]
 
 
-def share(step: int, ranks: Ranks, *, even: bool) -> list[Any]:
+def share(step: int, dist_info: DistInfo, *, even: bool) -> list[Any]:
     """What one rank computes of the batch of `step`."""
     whole = micro_batches(step)
     costs = [batch.input_ids.numel() for batch in whole]
-    return share_of_rank(whole, costs, ranks.data_rank, ranks.data_world_size, even=even)
+    return share_of_rank(whole, costs, dist_info.data_rank, dist_info.data_world_size, even=even)

@@ -35,12 +35,12 @@ RAMBLES = ("well let me see ,", "hmm one moment ,", "oh dear what a day ,")
 WISHES = ("enjoy !", "enjoy your meal !")
 
 Order = tuple[tuple[str, str], ...]
-Kind = Literal["demonstrations", "pairs", "prompts"]
+CafeRows = Literal["demonstrations", "pairs", "prompts"]
 Split = Literal["train", "heldout"]
 
 
 def rows(
-    kind: Kind, *, split: Split, size: int, seed: int, flipped_fraction: float = 0.0
+    kind: CafeRows, *, split: Split, size: int, seed: int, flipped_fraction: float = 0.0
 ) -> list[dict[str, Any]]:
     """Generate a dataset; the same arguments give the same rows on every machine.
 

@@ -167,7 +167,7 @@ def render(
     conversations: Sequence[Messages],
     *,
     names: Sequence[str] | None = None,
-    is_asking: bool = True,
+    add_generation_prompt: bool = True,
 ) -> list[str]:
     """Render conversations with the tokenizer's chat template.
 
@@ -175,7 +175,7 @@ def render(
         tokenizer: with a template.
         conversations: lists of messages.
         names: of the conversations, for errors.
-        is_asking: end where the assistant begins to speak.
+        add_generation_prompt: end where the assistant begins to speak.
 
     Raises:
         DataError: for a conversation that the template refuses.
@@ -185,7 +185,7 @@ def render(
         return []
     apply: Any = tokenizer.apply_chat_template
     try:
-        texts = apply(plain, tokenize=False, add_generation_prompt=is_asking)
+        texts = apply(plain, tokenize=False, add_generation_prompt=add_generation_prompt)
     except TemplateError as error:
         if len(plain) == 1:
             name = names[0] if names else "?"
@@ -195,7 +195,12 @@ def render(
                 "remove the row, or use another template"
             ) from error
         return [
-            render(tokenizer, [one], names=[names[i]] if names else None, is_asking=is_asking)[0]
+            render(
+                tokenizer,
+                [one],
+                names=[names[i]] if names else None,
+                add_generation_prompt=add_generation_prompt,
+            )[0]
             for i, one in enumerate(conversations)
         ]
     return [str(text) for text in texts]

@@ -112,7 +112,7 @@ def masked_prompts(
     texts = render(tokenizer, prompts, names=names)
     skeletons = render(tokenizer, [marked(p, assistant_turns(p)) for p in prompts], names=names)
     closing = end_of_turn(
-        lambda messages: render(tokenizer, [messages], is_asking=False)[0],
+        lambda messages: render(tokenizer, [messages], add_generation_prompt=False)[0],
         _end_tokens(tokenizer),
     )
     found = []

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from training_core.data.chat import Messages, bos_id, encode_prompts, tokenise
 from training_core.errors import DataError
-from training_core.types import Example, Steps
+from training_core.types import Example, LabelledSolution
 
 
 def encode_steps(
@@ -20,7 +20,7 @@ def encode_steps(
     *,
     max_tokens: int,
     separator: str = "\n",
-) -> list[Steps | None]:
+) -> list[LabelledSolution | None]:
     """Put the steps of a solution after its prompt, each followed by the separator.
 
     Every step is tokenised by itself, as TRL does, so that a step's ids do not depend on the next.
@@ -67,11 +67,11 @@ def _joined(
     pieces: Sequence[tuple[int, ...]],
     labels: Sequence[float | None],
     max_tokens: int,
-) -> Steps | None:
+) -> LabelledSolution | None:
     ids = (*head, *(token for piece in pieces for token in piece))
     if len(ids) > max_tokens:
         return None
     ends = tuple(end - 1 for end in accumulate((len(p) for p in pieces), initial=len(head)))[1:]
     judged = {end for end, label in zip(ends, labels, strict=True) if label is not None}
     mask = tuple(int(column in judged) for column in range(len(ids)))
-    return Steps(Example(ids, mask), ends, tuple(labels))
+    return LabelledSolution(Example(ids, mask), ends, tuple(labels))

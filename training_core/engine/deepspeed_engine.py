@@ -1,8 +1,8 @@
 """The only door to DeepSpeed: ZeRO 0 to 3, offload, and checkpoints for any number of workers.
 
 DeepSpeed trains a twin of the model, which owns the weights. The plain model is an empty shell that
-is filled when somebody asks for it (`whole_model`): so nothing outside meets a divided parameter or
-one of DeepSpeed's hooks.
+is filled when somebody asks for it (`gathered_weights`): so nothing outside meets a divided
+parameter or one of DeepSpeed's hooks.
 
 How one batch becomes one division: `managed_gradient_accumulation=False` makes each `step` the end
 of a batch, whatever the number of backward passes before. DeepSpeed takes the mean over ranks of
@@ -32,7 +32,8 @@ from deepspeed.utils import groups
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
-from training_core.distributed import barrier, same_weights, sum_gradients
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.distributed import all_reduce_gradients, barrier, broadcast_weights
 from training_core.engine.optimizers import BETAS, decay_groups
 from training_core.engine.protocol import Objective
 from training_core.engine.torch_engine import require_kind
@@ -46,7 +47,6 @@ from training_core.engine.zero import (
     require_one_dtype,
 )
 from training_core.errors import ConfigError
-from training_core.ranks import ALONE, Ranks
 from training_core.types import Loss
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class DeepSpeedEngine:
         max_grad_norm: the gradient is scaled down to this norm.
         betas: decay of AdamW's two moments.
         eps: added to its denominator.
-        ranks: this process; all ranks start with the weights of the first.
+        dist_info: this process; all ranks start with the weights of the first.
 
     Raises:
         ConfigError: if the machine cannot do what `zero` asks for.
@@ -88,16 +88,16 @@ class DeepSpeedEngine:
         max_grad_norm: float = 1.0,
         betas: tuple[float, float] = BETAS,
         eps: float = 1e-8,
-        ranks: Ranks = ALONE,
+        dist_info: DistInfo = SINGLE_PROCESS,
     ) -> None:
-        ranks = replace(ranks, tensor_parallel_size=zero.tensor_parallel_size)
+        dist_info = replace(dist_info, tensor_parallel_size=zero.tensor_parallel_size)
         require_even_heads(model, zero.tensor_parallel_size)
         require_one_dtype(model, zero)
-        _connect(ranks)
-        same_weights(model, ranks)
+        _connect(dist_info)
+        broadcast_weights(model, dist_info)
         self.model = model
         self.needs_even_ranks = zero.zero_stage > 0
-        self._zero, self._ranks = zero, ranks
+        self._zero, self._dist_info = zero, dist_info
         self._peak, self._schedule, self._done = learning_rate, schedule, 0
         self._max_grad_norm = max_grad_norm
         self._twin = _take_weights(model)
@@ -144,13 +144,13 @@ class DeepSpeedEngine:
     def _zero_step(self, count: float) -> float:
         optimizer = self._engine.optimizer
         optimizer.custom_loss_scaler = True
-        optimizer.external_loss_scale = (count or 1.0) / self._ranks.data_world_size
+        optimizer.external_loss_scale = (count or 1.0) / self._dist_info.data_world_size
         self._engine.step()  # it updates nothing if the norm is not finite
         optimizer.custom_loss_scaler = False
         return float("inf") if optimizer.overflow else float(optimizer._global_grad_norm)
 
     def _plain_step(self, count: float) -> float:
-        sum_gradients(self._trained, self._ranks)
+        all_reduce_gradients(self._trained, self._dist_info)
         for parameter in self._trained:
             if parameter.grad is not None:
                 parameter.grad.div_(count or 1.0)
@@ -162,7 +162,7 @@ class DeepSpeedEngine:
         return norm
 
     @contextmanager
-    def whole_model(self) -> Iterator[nn.Module]:
+    def gathered_weights(self) -> Iterator[nn.Module]:
         """Fill the shell with copies of the twin's weights."""
         with torch.no_grad():
             for shell, twin in self._pairs():
@@ -204,7 +204,7 @@ class DeepSpeedEngine:
             "done": self._done,
             "zero_stage": self._zero.zero_stage,
             "tensor_parallel_size": self._zero.tensor_parallel_size,
-            "world_size": self._ranks.world_size,
+            "world_size": self._dist_info.world_size,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -238,21 +238,21 @@ class DeepSpeedEngine:
         Source:
             Universal checkpoints: Lian et al. 2024, https://arxiv.org/abs/2406.18820
         """
-        if self._zero.zero_stage == 0 or self._saved_world_size == self._ranks.world_size:
+        if self._zero.zero_stage == 0 or self._saved_world_size == self._dist_info.world_size:
             self._engine.load_checkpoint(str(directory), tag=TAG)
             return
         if self._zero.tensor_parallel_size > 1:
             raise ConfigError(
                 f"the checkpoint was made by {self._saved_world_size} workers; with "
                 "tensor_parallel_size > 1 as many must go on with it, found "
-                f"{self._ranks.world_size}; change resources.num_workers"
+                f"{self._dist_info.world_size}; change resources.num_workers"
             )
-        if self._ranks.is_first:
+        if self._dist_info.is_first:
             _convert(directory / TAG, scratch / TAG)
-        barrier(self._ranks)
+        barrier(self._dist_info)
         self._load_universal(scratch)
-        barrier(self._ranks)
-        if self._ranks.is_first:
+        barrier(self._dist_info)
+        if self._dist_info.is_first:
             shutil.rmtree(scratch)
 
     def _load_universal(self, directory: Path) -> None:
@@ -320,15 +320,15 @@ def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.o
     return torch.optim.AdamW(groups, **settings)
 
 
-def _connect(ranks: Ranks) -> None:
+def _connect(dist_info: DistInfo) -> None:
     """DeepSpeed wants a variable, and a process group even for one process.
 
     On a CPU it would first compile an op of its own for sums through shared memory, which needs a
     compiler and a minute; gloo adds up as well.
     """
     deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
-    os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))
-    if ranks.is_alone and not dist.is_initialized():
+    os.environ.setdefault("LOCAL_RANK", str(dist_info.local_rank))
+    if dist_info.is_single_process and not dist.is_initialized():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
 

@@ -19,7 +19,7 @@ class TrainEngine(Protocol):
     """A model with its optimizer and schedule, on one process or many.
 
     Attributes:
-        model: the plain model; see `whole_model`.
+        model: the plain model; see `gathered_weights`.
         needs_even_ranks: whether every rank must make the same number of backward passes per step.
     """
 
@@ -50,7 +50,7 @@ class TrainEngine(Protocol):
         """
         ...
 
-    def whole_model(self) -> AbstractContextManager[nn.Module]:
+    def gathered_weights(self) -> AbstractContextManager[nn.Module]:
         """Let `model` have all of its current weights while the body runs; on every rank at once.
 
         To evaluate, to average, to write them down. Changes to them are lost.

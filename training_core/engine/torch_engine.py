@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from training_core.distributed import same_weights, sum_gradients
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.distributed import all_reduce_gradients, broadcast_weights
 from training_core.engine.optimizers import BuildOptimizers, adamw
 from training_core.engine.protocol import Objective
 from training_core.errors import ConfigError
-from training_core.ranks import ALONE, Ranks
 from training_core.types import Loss
 
 
@@ -28,7 +28,7 @@ class TorchEngine:
         weight_decay: decoupled, on matrices only.
         max_grad_norm: the gradient is scaled down to this norm.
         optimizer: builds the optimizers; a row of `OPTIMIZERS`, with its own settings bound.
-        ranks: this process; all ranks start with the weights of the first.
+        dist_info: this process; all ranks start with the weights of the first.
     """
 
     needs_even_ranks = False
@@ -42,11 +42,11 @@ class TorchEngine:
         weight_decay: float = 0.0,
         max_grad_norm: float = 1.0,
         optimizer: BuildOptimizers = adamw,
-        ranks: Ranks = ALONE,
+        dist_info: DistInfo = SINGLE_PROCESS,
     ) -> None:
         self.model = model
-        same_weights(model, ranks)
-        self._ranks = ranks
+        broadcast_weights(model, dist_info)
+        self._dist_info = dist_info
         self._peak, self._schedule, self._done = learning_rate, schedule, 0
         self._max_grad_norm = max_grad_norm
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -68,7 +68,7 @@ class TorchEngine:
 
     def step(self, count: float) -> float:
         """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
-        sum_gradients(self._parameters, self._ranks)
+        all_reduce_gradients(self._parameters, self._dist_info)
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad.div_(count or 1.0)
@@ -88,7 +88,7 @@ class TorchEngine:
         self._done += 1
 
     @contextmanager
-    def whole_model(self) -> Iterator[nn.Module]:
+    def gathered_weights(self) -> Iterator[nn.Module]:
         """The model itself: it is always whole."""
         yield self.model
 

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from training_core.errors import ConfigError
-from training_core.models.options import Lora
+from training_core.models.options import LoraOptions
 from training_core.models.parts import SCALAR_HEADS
 from training_core.storage import writing
 
@@ -36,7 +36,7 @@ PEFT_PREFIX = "base_model.model."
 """What peft puts before the names of a wrapped model's parameters, in files too."""
 
 
-def attach(model: Any, lora: Lora, *, seed: int) -> Any:
+def attach(model: Any, lora: LoraOptions, *, seed: int) -> Any:
     """Put a fresh adapter into `model` and freeze everything else but a scalar head.
 
     B starts at zero, so the model computes what it did before. The adapter is in float32 whatever

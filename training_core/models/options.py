@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Lora:
+class LoraOptions:
     """A low-rank adapter: W x + (alpha / rank) B A x, with A and B trained and W frozen.
 
     Attributes:
@@ -49,5 +49,5 @@ class LoadOptions:
     attention: str = "auto"
     gradient_checkpointing: bool = False
     frozen: tuple[str, ...] = ()
-    lora: Lora | None = None
+    lora: LoraOptions | None = None
     seed: int = 0

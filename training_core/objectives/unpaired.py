@@ -13,7 +13,7 @@ from training_core.types import Batch, Loss, Mean, mean_of
 
 
 @dataclass(frozen=True)
-class RatedBatch:
+class UnpairedBatch:
     """Rated responses.
 
     Attributes:
@@ -31,7 +31,7 @@ class RatedBatch:
 
 def unpaired(
     loss: Callable[[Tensor, Tensor, Tensor], Tensor], *, beta: float
-) -> Callable[[Any, RatedBatch], Loss]:
+) -> Callable[[Any, UnpairedBatch], Loss]:
     """Build the objective of an unpaired loss, counted per response.
 
     Args:
@@ -39,7 +39,7 @@ def unpaired(
         beta: scales the implicit rewards that are reported.
     """
 
-    def objective(model: Any, rated: RatedBatch) -> Loss:
+    def objective(model: Any, rated: UnpairedBatch) -> Loss:
         logratios = sequence_logprobs(model, rated.batch) - rated.ref_logprobs
         losses = loss(logratios, rated.is_desirable, rated.baseline)
         rewards = beta * logratios

@@ -63,7 +63,7 @@ def test_a_batch_across_the_border_of_two_epochs_takes_from_both():
 
 def test_cuts_respect_the_budget_and_put_the_longest_first():
     cuts = cut_by_tokens([3, 10, 4, 4, 1], budget_tokens=12)
-    # 10 alone (2 * 10 > 12); 4, 4, 3 as 3 x 4 = 12; then 1
+    # 10 alone (2 * 10 > 12); 4, 4, 3 x 4 = 12; then 1
     assert cuts == [[1], [2, 3, 0], [4]]
 
 

@@ -17,7 +17,7 @@ from training_core.errors import ConfigError, DataError
 from training_core.models import hub
 from training_core.models.adapters import adapter_disabled, attach, merged_state, save_adapter
 from training_core.models.causal_lm import logprobs
-from training_core.models.options import LoadOptions, Lora
+from training_core.models.options import LoadOptions, LoraOptions
 from training_core.models.parts import TrainedPart, has_adapter
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Example
@@ -26,7 +26,7 @@ PAD = 0
 IDS = torch.tensor([[5, 9, 7, 30, 12, 6, 2]])
 CHOSEN = Example((5, 9, 7, 30, 12, 2), (0, 0, 0, 1, 1, 1))
 REJECTED = Example((5, 9, 7, 41, 2), (0, 0, 0, 1, 1))
-LORA = LoadOptions(lora=Lora(rank=2), seed=4)
+LORA = LoadOptions(lora=LoraOptions(rank=2), seed=4)
 ALL = ["llama-tied", "qwen2", "qwen3", "gemma2", "gpt2", "mixtral", "qwen3-moe"]
 
 
@@ -81,7 +81,7 @@ def test_an_adapter_starts_as_nothing_and_its_export_is_a_plain_model(
 
 
 def test_tied_embeddings_are_still_one_matrix_after_the_merge(tiny, tokenizer, tmp_path):
-    policy = move(attach(tiny("llama-tied"), Lora(rank=2), seed=0))
+    policy = move(attach(tiny("llama-tied"), LoraOptions(rank=2), seed=0))
     hub.save(policy, tokenizer, tmp_path)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         assert "lm_head.weight" not in file.keys()  # noqa: SIM118 - not a mapping
@@ -93,7 +93,7 @@ def test_tied_embeddings_are_still_one_matrix_after_the_merge(tiny, tokenizer, t
 def test_merged_state_is_the_base_plus_the_scaled_product(tiny):
     base = tiny("qwen2")
     weight = base.model.layers[0].mlp.up_proj.weight.detach().clone()
-    policy = attach(base, Lora(rank=2, alpha=6.0, target_modules=("up_proj",)), seed=0)
+    policy = attach(base, LoraOptions(rank=2, alpha=6.0, target_modules=("up_proj",)), seed=0)
     move(policy)
     layer = policy.model.layers[0].mlp.up_proj
     a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
@@ -111,7 +111,7 @@ def test_merged_state_is_the_base_plus_the_scaled_product(tiny):
 def test_a_fresh_adapter_depends_on_its_seed_alone(tiny):
     torch.manual_seed(99)
     position = torch.get_rng_state()
-    one, same, other = (attach(tiny("qwen2"), Lora(rank=2), seed=s) for s in (1, 1, 2))
+    one, same, other = (attach(tiny("qwen2"), LoraOptions(rank=2), seed=s) for s in (1, 1, 2))
     pick = "model.layers.0.mlp.up_proj.lora_A.default.weight"
     assert torch.equal(one.state_dict()[pick], same.state_dict()[pick])
     assert not torch.equal(one.state_dict()[pick], other.state_dict()[pick])
@@ -146,7 +146,7 @@ def test_the_reference_of_a_lora_policy_is_the_sft_model_and_stays_it(tiny, toke
 
 
 def test_switching_the_adapter_off_leaves_what_is_trained_as_it_was(tiny):
-    policy = attach(tiny("mixtral"), Lora(rank=2), seed=0)
+    policy = attach(tiny("mixtral"), LoraOptions(rank=2), seed=0)
     before = set(trained(policy))
     with adapter_disabled(policy):
         assert not trained(policy)
@@ -160,7 +160,7 @@ def test_switching_the_adapter_off_leaves_what_is_trained_as_it_was(tiny):
 def test_switching_off_is_refused_where_it_would_not_give_the_reference(tiny):
     with pytest.raises(ConfigError, match="found no adapter"):
         adapter_disabled(tiny("qwen2")).__enter__()
-    scored = attach(tiny("qwen2", head="SequenceClassification"), Lora(rank=2), seed=0)
+    scored = attach(tiny("qwen2", head="SequenceClassification"), LoraOptions(rank=2), seed=0)
     with pytest.raises(ConfigError, match=r"score\.weight"):
         adapter_disabled(scored).__enter__()
 
@@ -189,7 +189,7 @@ def test_a_reward_model_keeps_its_head_and_its_scores(tiny, tokenizer, tmp_path,
 
 @pytest.mark.parametrize("head", ["CausalLM", "SequenceClassification"])
 def test_a_saved_adapter_is_one_that_peft_reads(tiny, tmp_path, head):
-    model = move(attach(tiny("qwen3", head=head), Lora(rank=2), seed=0))
+    model = move(attach(tiny("qwen3", head=head), LoraOptions(rank=2), seed=0))
     save_adapter(model, tmp_path / "adapter", base="a/base")
     wrapped = PeftModel.from_pretrained(tiny("qwen3", head=head), tmp_path / "adapter")
     torch.testing.assert_close(wrapped(IDS).logits, model(IDS).logits, rtol=0, atol=1e-6)
@@ -198,14 +198,14 @@ def test_a_saved_adapter_is_one_that_peft_reads(tiny, tmp_path, head):
 
 
 def test_an_adapter_is_never_saved_into_the_merged_model(tiny, tokenizer, tmp_path):
-    model = attach(tiny("qwen2"), Lora(rank=2), seed=0)
+    model = attach(tiny("qwen2"), LoraOptions(rank=2), seed=0)
     hub.save(model, tokenizer, tmp_path)
     with pytest.raises(ConfigError, match="full model"):
         save_adapter(model, tmp_path)
 
 
 def test_a_directory_with_an_adapter_is_not_loaded_as_a_model(tiny, tmp_path):
-    save_adapter(attach(tiny("qwen2"), Lora(rank=2), seed=0), tmp_path)
+    save_adapter(attach(tiny("qwen2"), LoraOptions(rank=2), seed=0), tmp_path)
     for load in (hub.load_policy, hub.load_scalar_model):
         with pytest.raises(DataError, match=r"PEFT adapter.*ratchet merge"):
             load(tmp_path)
@@ -213,7 +213,7 @@ def test_a_directory_with_an_adapter_is_not_loaded_as_a_model(tiny, tmp_path):
 
 @pytest.mark.parametrize("wrap", [TrainedPart, lambda model: model])
 def test_a_resumed_adapter_run_is_the_undisturbed_run(tiny, tmp_path: Path, wrap):
-    lora = Lora(rank=2, dropout=0.3)
+    lora = LoraOptions(rank=2, dropout=0.3)
 
     def start():
         model = attach(tiny("llama-tied"), lora, seed=0).train()
@@ -242,7 +242,7 @@ def test_a_resumed_adapter_run_is_the_undisturbed_run(tiny, tmp_path: Path, wrap
 
 def test_the_adapter_of_a_bfloat16_model_is_in_float32(tiny, tokenizer, tmp_path):
     hub.save(tiny("llama-tied"), tokenizer, tmp_path)
-    options = LoadOptions(dtype="bfloat16", lora=Lora(rank=2))
+    options = LoadOptions(dtype="bfloat16", lora=LoraOptions(rank=2))
     policy = move(hub.load_policy(tmp_path, options=options))
     assert {p.dtype for p in trained(policy).values()} == {torch.float32}
     assert policy.dtype == torch.bfloat16
@@ -252,10 +252,10 @@ def test_the_adapter_of_a_bfloat16_model_is_in_float32(tiny, tokenizer, tmp_path
 
 def test_names_that_fit_no_module_are_an_error_that_lists_some(tiny):
     with pytest.raises(ConfigError, match=r"query_key_value.*down_proj"):
-        attach(tiny("qwen2"), Lora(target_modules=("query_key_value",)), seed=0)
+        attach(tiny("qwen2"), LoraOptions(target_modules=("query_key_value",)), seed=0)
 
 
 @pytest.mark.parametrize("end", ["lm_head", "embed_tokens"])
 def test_an_adapter_on_the_ends_is_refused(tiny, end):
     with pytest.raises(ConfigError, match="embeddings or the output layer"):
-        attach(tiny("qwen2"), Lora(target_modules=(end,)), seed=0)
+        attach(tiny("qwen2"), LoraOptions(target_modules=(end,)), seed=0)

@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from typer.testing import CliRunner
 
-from flows.cli import app
+from flows.cli.main import app
 from training_core.errors import ConfigError, DataError
 from training_core.models import hub
 from training_core.models.merging import merge

@@ -4,12 +4,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from stages.settings.models import ModelOptions
+from stages.configs.model_config import ModelConfig
 from training_core.data.batching import collate
 from training_core.errors import ConfigError
 from training_core.models import hub
 from training_core.models.causal_lm import logprobs
-from training_core.models.options import LoadOptions, Lora
+from training_core.models.options import LoadOptions, LoraOptions
 from training_core.models.preparing import freeze_parts, loading_arguments, prepare
 from training_core.types import Example
 
@@ -35,7 +35,7 @@ def gradients(model):
 def test_gradient_checkpointing_gives_the_same_gradients_and_computes_twice(
     tiny, architecture, target, is_lora
 ):
-    lora = Lora(rank=2, target_modules=(target,)) if is_lora else None
+    lora = LoraOptions(rank=2, target_modules=(target,)) if is_lora else None
     no_dropout = {"attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}
     passes, found = {False: 0, True: 0}, {}
     for is_on in (False, True):
@@ -98,19 +98,19 @@ def test_what_needs_a_gpu_says_what_to_install():
 def test_4_bits_without_bitsandbytes_say_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"bitsandbytes.*qlora"):
-        loading_arguments(LoadOptions(lora=Lora(load_in_4bit=True)))
+        loading_arguments(LoadOptions(lora=LoraOptions(load_in_4bit=True)))
 
 
 def test_settings_become_options():
-    settings = ModelOptions.model_validate(
+    settings = ModelConfig.model_validate(
         {"dtype": "bfloat16", "lora": {"rank": 8, "target_modules": ["q_proj"]}}
     )
     assert settings.load_options(seed=3) == LoadOptions(
-        dtype="bfloat16", lora=Lora(rank=8, target_modules=("q_proj",)), seed=3
+        dtype="bfloat16", lora=LoraOptions(rank=8, target_modules=("q_proj",)), seed=3
     )
-    assert ModelOptions().load_options(seed=0) == LoadOptions()
+    assert ModelConfig().load_options(seed=0) == LoadOptions()
 
 
 def test_freezing_beside_an_adapter_is_an_error():
     with pytest.raises(ValidationError, match=r"lora\.target_modules"):
-        ModelOptions.model_validate({"frozen": ["model.layers.0.*"], "lora": {}})
+        ModelConfig.model_validate({"frozen": ["model.layers.0.*"], "lora": {}})

@@ -7,14 +7,14 @@ from training_core.data.batching import collate
 from training_core.models import hub
 from training_core.models.adapters import adapter_disabled
 from training_core.models.causal_lm import logprobs
-from training_core.models.options import LoadOptions, Lora
+from training_core.models.options import LoadOptions, LoraOptions
 from training_core.models.parts import TrainedPart
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Example
 
 SEQUENCE = Example((5, 9, 7, 30, 12, 2), (0, 0, 0, 1, 1, 1))
-PLAIN = LoadOptions(lora=Lora(rank=2), seed=4)
-QUANTISED = LoadOptions(lora=Lora(rank=2, load_in_4bit=True), seed=4)
+PLAIN = LoadOptions(lora=LoraOptions(rank=2), seed=4)
+QUANTISED = LoadOptions(lora=LoraOptions(rank=2, load_in_4bit=True), seed=4)
 
 
 @pytest.fixture

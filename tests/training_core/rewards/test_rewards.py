@@ -11,8 +11,8 @@ from training_core.errors import DataError
 from training_core.models import hub
 from training_core.models.scalar_head import sequence_scores
 from training_core.rewards.functions import LexiconReward, cafe_reward
+from training_core.rewards.model_reward import RewardModelReward
 from training_core.rewards.reward import Unscored, score
-from training_core.rewards.reward_model import RewardModelReward
 from training_core.types import Prompt, Rollout
 
 PROMPT = Prompt("1", ({"role": "user", "content": "we take two tea please"},), "", (1, 2))

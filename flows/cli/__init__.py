@@ -1,0 +1,1 @@
+"""The `ratchet` command: one module per subcommand."""

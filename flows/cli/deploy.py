@@ -1,0 +1,129 @@
+"""`ratchet deploy`: everything that Ratchet keeps in a Prefect server.
+
+A work pool, a queue that runs one round of iterative DPO at a time, two automations, and the
+deployments of `deployments/prefect.yaml`. Asks nothing, and may be run as often as one likes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from os import environ
+from pathlib import Path
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
+
+from flows.cli.automations import crashed_runs_resume, lost_runs_crash
+from flows.local_services.environment import worker_environment
+from flows.local_services.health import POOL, external_answers
+from flows.local_services.paths import home_folder, project_root
+from flows.local_services.state import ServiceError, ServiceRecord, load_records
+
+QUEUE = "iterative"
+
+
+def deploy(home: Path | None = None) -> list[str]:
+    """Create or update the pool, the queue, the automations and all deployments.
+
+    Args:
+        home: whose server to deploy to, unless PREFECT_API_URL names one.
+
+    Returns:
+        The pool's deployments, as `<flow>/<deployment>`.
+
+    Raises:
+        ServiceError: no server answers, or a deployment was refused.
+    """
+    home = home or home_folder()
+    api_url = _api_url(home)
+    with temporary_settings({PREFECT_API_URL: api_url}), get_client(sync_client=True) as client:
+        _ensure_pool(client)
+        _ensure_queue(client)
+        for automation in (lost_runs_crash(), crashed_runs_resume()):
+            _ensure_automation(client, automation)
+        _deploy_all(home, api_url)
+        return _deployment_names(client)
+
+
+def _api_url(home: Path) -> str:
+    url = environ.get("PREFECT_API_URL") or load_records(home).url_of("prefect")
+    if url is None:
+        raise ServiceError(
+            f"there is no Prefect server to deploy to: none was started in {home} and "
+            "PREFECT_API_URL is not set; run `ratchet up`, or set it to your team's server"
+        )
+    if not external_answers(ServiceRecord(name="prefect", url=url, is_external=True)):
+        raise ServiceError(f"no Prefect server answers at {url}; run `ratchet up`, or start it")
+    return url
+
+
+def _ensure_pool(client: SyncPrefectClient) -> None:
+    try:
+        client.read_work_pool(POOL)
+    except ObjectNotFound:
+        template = ProcessWorker.get_default_base_job_template()
+        pool = WorkPoolCreate(name=POOL, type="process", base_job_template=template)
+        client.create_work_pool(pool)
+
+
+def _ensure_queue(client: SyncPrefectClient) -> None:
+    try:
+        queue = client.read_work_queue_by_name(QUEUE, work_pool_name=POOL)
+    except ObjectNotFound:
+        client.create_work_queue(QUEUE, concurrency_limit=1, work_pool_name=POOL)
+    else:
+        client.update_work_queue(queue.id, concurrency_limit=1)
+
+
+def _ensure_automation(client: SyncPrefectClient, wanted: AutomationCore) -> None:
+    """Create or update by name; one that a person has paused stays paused."""
+    present = client.read_automations_by_name(wanted.name)
+    if not present:
+        client.create_automation(wanted)
+        return
+    first, *doubles = present
+    paused = wanted.model_copy(update={"enabled": first.enabled})
+    client.update_automation(first.id, paused)
+    for double in doubles:
+        client.delete_automation(double.id)
+
+
+def _deploy_all(home: Path, api_url: str) -> None:
+    # The command line rather than Prefect's Python API: it alone gives prefect.yaml the meaning
+    # that Prefect's documentation states, at about a second for each.
+    command = (sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all")
+    file = ("--prefect-file", str(Path("deployments", "prefect.yaml")))
+    environment = worker_environment(home, load_records(home)) | {
+        "PREFECT_API_URL": api_url,
+        "RATCHET_ROOT": str(project_root()),
+        # Wide enough not to cut a message.
+        "COLUMNS": "200",
+    }
+    done = subprocess.run(
+        (*command, *file),
+        cwd=project_root(),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise ServiceError(
+            f"`prefect deploy` of deployments/prefect.yaml ended with {done.returncode}; correct "
+            f"the entry or flow that it names and deploy again:\n{done.stdout}{done.stderr}"
+        )
+
+
+def _deployment_names(client: SyncPrefectClient) -> list[str]:
+    pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    deployments = client.read_deployments(work_pool_filter=pool)
+    flows = {deployment.flow_id for deployment in deployments}
+    names = {flow_id: client.read_flow(flow_id).name for flow_id in flows}
+    return sorted(f"{names[each.flow_id]}/{each.name}" for each in deployments)

@@ -1,0 +1,153 @@
+"""The table of services: how each one is started, and how it is known to be ready."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.local_services import health
+from flows.local_services.environment import server_environment, worker_environment
+from flows.local_services.paths import HOST, make_ray_folder, project_root
+from flows.local_services.state import ServiceRecord, ServiceRecords
+
+
+@dataclass(frozen=True)
+class LaunchInputs:
+    """What a launch is made from.
+
+    Attributes:
+        home: the folder of all state.
+        records: the services that are known so far.
+        ports: chosen, free, one for each that the service prefers.
+        ray_cpus: CPUs that Ray may give away.
+    """
+
+    home: Path
+    records: ServiceRecords
+    ports: tuple[int, ...]
+    ray_cpus: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command, ready to run, and the address at which it will answer."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folder: Path
+    url: str
+    scratch: Path | None = None
+
+
+@dataclass(frozen=True)
+class Service:
+    """One row of the table.
+
+    Attributes:
+        name: as in `services.json` and in the log's name.
+        title: as a person reads it.
+        preferred_ports: the tools' own defaults, used where they are free.
+        launch: makes the command.
+        is_ready: whether the service answers; the record tells where.
+        needs: the service that must be ready before this one starts.
+        deadline_seconds: how long a start may take.
+    """
+
+    name: str
+    title: str
+    preferred_ports: tuple[int, ...]
+    launch: Callable[[LaunchInputs], Launch]
+    is_ready: Callable[[ServiceRecord], bool]
+    needs: str | None = None
+    deadline_seconds: float = 180.0
+
+
+def _launch_prefect(order: LaunchInputs) -> Launch:
+    (port,) = order.ports
+    folder = order.home / "prefect"
+    environment = server_environment(order.home, order.records) | {
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
+        # SQLite refuses some of a poll's bookkeeping when two requests write at once. It is done
+        # again at the next poll, but the library that does it logs 120 lines each time: 300 MB a
+        # day. Prefect's own loggers have their own levels and stay.
+        "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+        # The page must ask the server that it came from, whatever the user's profile says.
+        "PREFECT_UI_API_URL": f"http://{HOST}:{port}/api",
+    }
+    command = (_tool("prefect"), "--no-prompt", "server", "start", "--host", HOST)
+    return Launch(
+        command=(*command, "--port", str(port)),
+        environment=environment,
+        folder=folder,
+        url=f"http://{HOST}:{port}/api",
+    )
+
+
+def _launch_mlflow(order: LaunchInputs) -> Launch:
+    (port,) = order.ports
+    folder = order.home / "mlflow"
+    environment = server_environment(order.home, order.records) | {
+        # Eight processes fewer; Ratchet uses none of their features.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    command = (
+        *(_tool("mlflow"), "server", "--host", HOST, "--port", str(port), "--workers", "1"),
+        *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
+        # Clients share this disk: they write artifacts themselves, so a checkpoint is never
+        # uploaded and `models:/…` loads in place.
+        *("--no-serve-artifacts", "--default-artifact-root", (folder / "artifacts").as_uri()),
+    )
+    return Launch(command, environment, folder, url=f"http://{HOST}:{port}")
+
+
+def _launch_ray(order: LaunchInputs) -> Launch:
+    dashboard, gcs, client, agent = order.ports
+    folder, scratch = make_ray_folder(order.home)
+    command = (
+        *(_tool("ray"), "start", "--head", "--block", "--disable-usage-stats"),
+        *("--node-ip-address", HOST, "--port", str(gcs), "--ray-client-server-port", str(client)),
+        *("--dashboard-host", HOST, "--dashboard-port", str(dashboard)),
+        *("--dashboard-agent-listen-port", str(agent)),
+        # Any free port, so that two clusters on one machine do not meet.
+        *("--min-worker-port", "0", "--max-worker-port", "0"),
+        *("--temp-dir", str(folder), "--num-cpus", str(order.ray_cpus)),
+    )
+    environment = server_environment(order.home, order.records) | {
+        # A stopped job may save its state for so long before it is killed; the default is 3 s.
+        "RAY_JOB_STOP_WAIT_TIME_S": "30",
+        # There is no other node to drain to; `down` would wait half a minute for it.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    }
+    return Launch(command, environment, project_root(), f"http://{HOST}:{dashboard}", scratch)
+
+
+def _launch_worker(order: LaunchInputs) -> Launch:
+    command = (
+        *(_tool("prefect"), "--no-prompt", "worker", "start", "--type", "process"),
+        *("--pool", health.POOL, "--name", health.WORKER, "--install-policy", "never"),
+    )
+    return Launch(
+        command=command,
+        environment=worker_environment(order.home, order.records),
+        folder=project_root(),
+        url=order.records.services["prefect"].url,
+    )
+
+
+def _tool(name: str) -> str:
+    """A command of this environment, whatever PATH says."""
+    return str(Path(sys.executable).parent / name)
+
+
+# In the order in which they start. Ports: Ray's dashboard, GCS, client server, dashboard agent.
+SERVICES: dict[str, Service] = {
+    service.name: service
+    for service in (
+        Service("ray", "Ray", (8265, 6379, 10001, 52365), _launch_ray, health.ray_answers),
+        Service("prefect", "Prefect", (4200,), _launch_prefect, health.prefect_answers),
+        Service("mlflow", "MLflow", (5000,), _launch_mlflow, health.mlflow_answers),
+        Service("worker", "Worker", (), _launch_worker, health.worker_polls, needs="prefect"),
+    )
+}

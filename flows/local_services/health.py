@@ -1,0 +1,47 @@
+"""Whether a service answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+from flows.local_services.http import TIMEOUT_SECONDS, ask
+from flows.local_services.state import ServiceRecord
+
+POOL = "ratchet"
+WORKER = "ratchet-local"
+
+
+def prefect_answers(record: ServiceRecord) -> bool:
+    """Whether the server's database is migrated and its API is up."""
+    return ask("GET", f"{record.url}/health") is not None
+
+
+def mlflow_answers(record: ServiceRecord) -> bool:
+    """Whether the tracking server is up."""
+    return ask("GET", f"{record.url}/health") is not None
+
+
+def ray_answers(record: ServiceRecord) -> bool:
+    """Whether the cluster can list jobs, which is the last thing to come up."""
+    return ask("GET", f"{record.url}/api/jobs/") is not None
+
+
+def worker_polls(record: ServiceRecord) -> bool:
+    """Whether the worker of this record, not an earlier one of its name, reports to the server."""
+    url = f"{record.url}/work_pools/{POOL}/workers/filter"
+    workers: list[dict[str, Any]] = ask("POST", url, {}) or []
+    beats = [worker["last_heartbeat_time"] for worker in workers if worker["name"] == WORKER]
+    started = record.created or 0.0
+    return any(datetime.fromisoformat(beat).timestamp() >= started for beat in beats)
+
+
+def external_answers(record: ServiceRecord) -> bool:
+    """Whether anything is there; a team's server may ask for a login, and that is an answer."""
+    try:
+        httpx.get(record.url, timeout=TIMEOUT_SECONDS)
+    except httpx.TransportError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""Folders and ports of the local services."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+from flows.local_services.state import ServiceError
+
+HOST = "127.0.0.1"
+
+# A unix socket's path holds 107 characters (103 on macOS), and Ray appends
+# `/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store` (65) to its folder.
+_LONGEST_RAY_FOLDER = 103 - 65
+
+
+def project_root() -> Path:
+    """The folder that holds pyproject.toml, `flows/` and `deployments/`."""
+    return Path(__file__).resolve().parents[2]
+
+
+def home_folder() -> Path:
+    """The one folder of all state: `$RATCHET_HOME`, or `.ratchet` in the project root."""
+    given = os.environ.get("RATCHET_HOME")
+    return Path(given).expanduser().absolute() if given else project_root() / ".ratchet"
+
+
+def store_folder(home: Path) -> Path:
+    """Where finished stages are kept: `$RATCHET_STORE`, or `store` in home."""
+    given = os.environ.get("RATCHET_STORE")
+    return Path(given).expanduser().absolute() if given else home / "store"
+
+
+def log_path(home: Path, service: str) -> Path:
+    """The file that takes a service's output."""
+    return home / "logs" / f"{service}.log"
+
+
+def make_ray_folder(home: Path) -> tuple[Path, Path | None]:
+    """A folder whose path is short enough for Ray's sockets.
+
+    Returns:
+        The folder, and the same folder again if it lies outside home and must be deleted at `down`.
+
+    Raises:
+        ServiceError: even the system's temporary folder has too long a path.
+    """
+    inside = home / "ray"
+    if len(str(inside)) <= _LONGEST_RAY_FOLDER:
+        inside.mkdir(parents=True, exist_ok=True)
+        return inside, None
+    for parent in (tempfile.gettempdir(), "/tmp"):  # macOS's own temporary folder is too long
+        if len(parent) + len("/ratchet-12345678") <= _LONGEST_RAY_FOLDER:
+            folder = Path(tempfile.mkdtemp(prefix="ratchet-", dir=parent))
+            return folder, folder
+    raise ServiceError(
+        f"Ray needs a folder whose path has at most {_LONGEST_RAY_FOLDER} characters, "
+        f"found {inside} and {tempfile.gettempdir()}; set RATCHET_HOME to a shorter path"
+    )
+
+
+def choose_ports(preferred: tuple[int, ...]) -> tuple[int, ...]:
+    """A free port for each preferred one: that port itself if it is free, else any.
+
+    The ports are held until all are chosen, so they differ; they are free again on return.
+    """
+    held: list[socket.socket] = []
+    try:
+        for port in preferred:
+            held.append(_bind(port))
+        return tuple(sock.getsockname()[1] for sock in held)
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def _bind(port: int) -> socket.socket:
+    sock = socket.socket()
+    # As the servers do: a port in TIME_WAIT from a stopped service is free.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((HOST, port))
+    except OSError:
+        sock.bind((HOST, 0))
+    return sock

@@ -1,0 +1,169 @@
+"""`ratchet up`, step by step: what to adopt, what to start, and the wait until it answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from flows.local_services.definitions import SERVICES, LaunchInputs, Service
+from flows.local_services.environment import ADDRESS_VARIABLES
+from flows.local_services.health import external_answers
+from flows.local_services.paths import choose_ports, log_path
+from flows.local_services.processes import family_of, listens, root_of, start, stop
+from flows.local_services.state import (
+    ServiceError,
+    ServiceRecord,
+    ServiceRecords,
+    save_records,
+)
+
+_LOG_LINES_SHOWN = 20
+
+
+def adopt_external(records: ServiceRecords) -> ServiceRecords:
+    """Take the servers that the environment names instead of starting our own.
+
+    Raises:
+        ServiceError: a named server is not there, or ours still runs beside it.
+    """
+    for name, variable in ADDRESS_VARIABLES.items():
+        known = records.services.get(name)
+        url = os.environ.get(variable)
+        if url and (known is None or known.is_external or known.url != url):
+            records = records.with_record(_external(name, variable, url, known))
+        elif known and known.is_external:
+            # The variable is gone, and so is the wish to use that server.
+            others = {k: v for k, v in records.services.items() if k != name}
+            records = records.model_copy(update={"services": others})
+    return records
+
+
+def _external(name: str, variable: str, url: str, known: ServiceRecord | None) -> ServiceRecord:
+    title = SERVICES[name].title
+    if known and root_of(known):
+        raise ServiceError(
+            f"{variable} is {url}, but this home's own {title} runs at {known.url}; "
+            f"unset {variable}, or run `ratchet down` first"
+        )
+    if not url.startswith("http"):
+        raise ServiceError(
+            f"{variable} should be the http address of a {title} server, found {url!r}; "
+            "correct it, or unset it to have one started here"
+        )
+    record = ServiceRecord(name=name, url=url.rstrip("/"), is_external=True)
+    if not external_answers(record):
+        raise ServiceError(
+            f"{variable} is {url}, but nothing answers there; "
+            "start that server, or unset the variable to have one started here"
+        )
+    return record
+
+
+def start_missing(
+    home: Path,
+    records: ServiceRecords,
+    *,
+    names: list[str],
+    ray_cpus: int,
+    report: Callable[[str, str], None],
+) -> ServiceRecords:
+    """Start those of the named services that are not alive, at once, and wait until all answer.
+
+    Args:
+        home: the folder of all state.
+        records: what is known to run, with external services in place.
+        names: services to start.
+        ray_cpus: CPUs that Ray may give away.
+        report: called with a service's name and what it is doing.
+
+    Raises:
+        ServiceError: a service ended or did not answer in time. The others stay.
+    """
+    todo = [SERVICES[name] for name in names]
+    deadlines: dict[str, float] = {}
+    while todo:
+        for service in list(todo):
+            if service.needs and any(other.name == service.needs for other in todo):
+                continue
+            if service.name not in deadlines:
+                records = _ensure_process(home, records, service, ray_cpus)
+                deadlines[service.name] = time.monotonic() + service.deadline_seconds
+                report(service.name, "starting")
+            if _lost_its_port(records.services[service.name], deadlines[service.name]):
+                records = _ensure_process(home, records, service, ray_cpus)
+                report(service.name, "starting at another port")
+            if _is_up(records.services[service.name], service, deadlines[service.name]):
+                todo.remove(service)
+                report(service.name, "up")
+        time.sleep(0.2 if todo else 0)
+    return records
+
+
+def _ensure_process(
+    home: Path, records: ServiceRecords, service: Service, ray_cpus: int
+) -> ServiceRecords:
+    known = records.services.get(service.name)
+    if known and known.is_external:
+        return records
+    upstream = _upstream(records) if service.needs else {}
+    if known and root_of(known):
+        if known.upstream == upstream:
+            return records
+        stop(family_of(known), grace_seconds=10)  # it talks to servers that have moved
+    ports = choose_ports(known.ports if known and known.ports else service.preferred_ports)
+    launch = service.launch(LaunchInputs(home, records, ports, ray_cpus))
+    log = log_path(home, service.name)
+    pid, created = start(
+        launch.command, environment=launch.environment, folder=launch.folder, log=log
+    )
+    records = records.with_record(
+        ServiceRecord(
+            name=service.name,
+            url=launch.url,
+            ports=ports,
+            pid=pid,
+            created=created,
+            log=log,
+            scratch=launch.scratch,
+            upstream=upstream,
+        )
+    )
+    # At once: a killed `up` must not leave a process that nobody knows.
+    save_records(home, records)
+    return records
+
+
+def _upstream(records: ServiceRecords) -> dict[str, str]:
+    return {name: records.services[name].url for name in ADDRESS_VARIABLES}
+
+
+def _lost_its_port(record: ServiceRecord, deadline: float) -> bool:
+    """Whether it ended because somebody else, as another home's `up`, was faster at its port."""
+    if record.is_external or root_of(record) or time.monotonic() > deadline:
+        return False
+    return choose_ports(record.ports) != record.ports
+
+
+def _is_up(record: ServiceRecord, service: Service, deadline: float) -> bool:
+    # Somebody else may answer at a port that it has lost.
+    if record.is_external or (service.is_ready(record) and (not record.ports or listens(record))):
+        return True
+    if root_of(record) is None and not _lost_its_port(record, deadline):
+        raise _failure(record, service, "ended while it started")
+    if time.monotonic() > deadline:
+        stop(family_of(record), grace_seconds=5)
+        seconds = service.deadline_seconds
+        raise _failure(record, service, f"did not answer at {record.url} within {seconds:.0f} s")
+    return False
+
+
+def _failure(record: ServiceRecord, service: Service, what: str) -> ServiceError:
+    log = record.log
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if log else []
+    return ServiceError(
+        f"{service.title} {what}. Its last words, from {log}:\n"
+        + "\n".join(f"    {line}" for line in lines)
+        + "\nCorrect the cause and run `ratchet up` again; what has started stays up."
+    )

@@ -1,0 +1,1 @@
+"""Rows become micro-batches: encoding, collating, cutting."""

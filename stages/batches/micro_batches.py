@@ -1,0 +1,237 @@
+"""From tokenised examples to the micro-batches of each step.
+
+A collator knows the items of a dataset, how long each is as a row, and how to put some of them into
+tensors. Everything else (which items make a step, how they are cut) is the same for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from stages.configs.training_config import TrainingConfig
+from training_core.data.batching import batch_indices, collate, cut_by_tokens
+from training_core.data.layout import collate_packed, collate_shared, row_length
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.distributed import all_gather_object
+from training_core.models.causal_lm import can_branch
+from training_core.objectives.preference import PairBatch
+from training_core.types import Batch, Example, Pair
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+SHARING_PAYS = 0.95
+"""Prompts are shared where that leaves less than this part of the tokens."""
+SHARING_GAP = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest difference of a sequence's number (log-probability, score) that is rounding."""
+SHARING_GAP_HALF = 0.5
+
+
+class Collator(Protocol[T_co]):
+    """Items of a dataset that can be put into tensors."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each item's rows."""
+        ...
+
+    def __call__(self, indices: Sequence[int]) -> T_co:
+        """Put some items into one micro-batch."""
+        ...
+
+
+def micro_batches(
+    collator: Collator[T],
+    training: TrainingConfig,
+    *,
+    seed: int,
+    dist_info: DistInfo = SINGLE_PROCESS,
+) -> Callable[[int], list[T]]:
+    """Build step -> micro-batches; which items a step has depends on nothing but step and seed."""
+    lengths = collator.lengths
+
+    def batch_of(step: int) -> list[T]:
+        chosen = batch_indices(
+            len(lengths), training.batch_size, training.epochs, seed=seed, step=step
+        )
+        return [batch for _, batch in cut(collator, chosen, training.micro_batch_tokens, dist_info)]
+
+    return batch_of
+
+
+def cut(
+    collator: Collator[T],
+    indices: Sequence[int],
+    budget_tokens: int,
+    dist_info: DistInfo = SINGLE_PROCESS,
+) -> Iterator[tuple[list[int], T]]:
+    """Yield the items `indices` as micro-batches within the budget, with the items in each."""
+    lengths = [collator.lengths[i] for i in indices]
+    for positions in cut_by_tokens(lengths, budget_tokens, world_size=dist_info.world_size):
+        members = [indices[p] for p in positions]
+        yield members, collator(members)
+
+
+@torch.no_grad()
+def over_all(
+    collator: Collator[T],
+    measure: Callable[[T], Tensor],
+    *,
+    budget_tokens: int,
+    columns: int,
+    dist_info: DistInfo = SINGLE_PROCESS,
+) -> Tensor:
+    """Measure every item once, in micro-batches.
+
+    Args:
+        collator: the items.
+        measure: micro-batch of b items -> [columns * b], member by member as in `collate_shared`.
+        budget_tokens: of a micro-batch.
+        columns: numbers per item.
+        dist_info: this process; each measures every n-th micro-batch, and all get everything.
+
+    Returns:
+        [number of items, columns] float64 on the CPU.
+    """
+    found = torch.zeros(len(collator.lengths), columns, dtype=torch.float64)
+    cuts = cut_by_tokens(collator.lengths, budget_tokens)
+    for members in cuts[dist_info.rank :: dist_info.world_size]:
+        found[members] = measure(collator(members)).reshape(columns, -1).T.double().cpu()
+    return torch.stack(all_gather_object(found, dist_info)).sum(dim=0)
+
+
+def rows_of(
+    examples: Sequence[Example], pad_id: int, device: torch.device, *, packs: bool
+) -> Batch:
+    """Put sequences into rows: one each, or all side by side into one (see `packs_rows`)."""
+    if packs:
+        return collate_packed([examples], pad_id, device)
+    return collate(examples, pad_id, device)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Sequences.
+
+    Attributes:
+        examples: the items.
+        pad_id: for padding.
+        device: where batches go.
+        packs: whether a micro-batch is one row.
+    """
+
+    examples: Sequence[Example]
+    pad_id: int
+    device: torch.device
+    packs: bool = False
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each sequence."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [len(example) for example in self.examples]
+
+    def __call__(self, indices: Sequence[int]) -> Batch:
+        """Put some into tensors."""
+        some = [self.examples[i] for i in indices]
+        return rows_of(some, self.pad_id, self.device, packs=self.packs)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs, each in two rows, or in one where the two share the prompt.
+
+    Attributes:
+        pairs: the items.
+        pad_id: for padding.
+        device: where batches go.
+        shares_prompts: see `sharing_pays`.
+        packs: whether the rows of a micro-batch are one.
+        ref_logprobs: [number of pairs, 2] under the reference: chosen, rejected.
+    """
+
+    pairs: Sequence[Pair]
+    pad_id: int
+    device: torch.device
+    shares_prompts: bool = False
+    packs: bool = False
+    ref_logprobs: Tensor | None = None
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each pair."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        if self.shares_prompts:
+            return [row_length((pair.chosen, pair.rejected)) for pair in self.pairs]
+        return [2 * max(len(pair.chosen), len(pair.rejected)) for pair in self.pairs]
+
+    def __call__(self, indices: Sequence[int]) -> PairBatch:
+        """Put some pairs into tensors; the chosen sides come first."""
+        some = [self.pairs[i] for i in indices]
+        if self.shares_prompts:
+            groups = [(pair.chosen, pair.rejected) for pair in some]
+            batch = collate_shared(groups, self.pad_id, self.device)
+        else:
+            sides = [pair.chosen for pair in some] + [pair.rejected for pair in some]
+            batch = rows_of(sides, self.pad_id, self.device, packs=self.packs)
+        reference = None
+        if self.ref_logprobs is not None:
+            rows = self.ref_logprobs[list(indices)]
+            reference = rows.T.reshape(-1).to(self.device, torch.float32)
+        margins = torch.tensor([pair.margin for pair in some], device=self.device)
+        return PairBatch(batch, reference, margins)
+
+
+def sharing_pays(
+    model: Any, pairs: Sequence[Pair], pad_id: int, measure: Callable[[Any, Batch], Tensor]
+) -> bool:
+    """Tell whether to compute the prompt of each pair once, and say in the log why not.
+
+    It must save tokens, the model must be able to keep two branches apart, and on a pair of
+    middling length and on the longest one both ways must measure the same.
+
+    Args:
+        model: whose rows are meant.
+        pairs: all of them.
+        pad_id: for padding.
+        measure: model, batch -> one number [S] per sequence.
+    """
+    if not pairs or not can_branch(model):
+        return False
+    groups = [(pair.chosen, pair.rejected) for pair in pairs]
+    shared = sum(row_length(group) for group in groups)
+    apart = sum(len(example) for group in groups for example in group)
+    if shared > SHARING_PAYS * apart:
+        return False
+    middling = min(groups, key=lambda g: abs(row_length(g) - shared / len(groups)))
+    some = (middling, max(groups, key=row_length))
+    gap = max(_sharing_gap(model, group, pad_id, measure) for group in some)
+    is_exact = gap <= SHARING_GAP.get(model.dtype, SHARING_GAP_HALF)
+    if is_exact:
+        log.info("prompts are computed once per pair: %.0f %% of the tokens", 100 * shared / apart)
+    else:
+        log.warning("prompts are not shared: that would change a sequence's number by %.3g", gap)
+    return is_exact
+
+
+@torch.no_grad()
+def _sharing_gap(
+    model: Any, group: Sequence[Example], pad_id: int, measure: Callable[[Any, Batch], Tensor]
+) -> float:
+    apart = measure(model, collate(group, pad_id, model.device))
+    shared = measure(model, collate_shared([group], pad_id, model.device))
+    return float((apart - shared).abs().max())

@@ -1,0 +1,68 @@
+"""Solutions with labelled steps as micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.batches.micro_batches import cut
+from training_core.data.batching import collate
+from training_core.models.step_head import step_scores
+from training_core.objectives.step_labels import StepBatch
+from training_core.types import LabelledSolution
+
+
+@dataclass(frozen=True)
+class LabelledSolutions:
+    """Solutions, one a row."""
+
+    solutions: Sequence[LabelledSolution]
+    pad_id: int
+    device: torch.device
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each solution."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [len(solution.example) for solution in self.solutions]
+
+    def __call__(self, indices: Sequence[int]) -> StepBatch:
+        """Pad some solutions; steps that nobody judged are left out."""
+        some = [self.solutions[i] for i in indices]
+        judged = [
+            ((row, end), label)
+            for row, solution in enumerate(some)
+            for end, label in zip(solution.step_ends, solution.labels, strict=True)
+            if label is not None
+        ]
+        return StepBatch(
+            collate([solution.example for solution in some], self.pad_id, self.device),
+            torch.tensor([end for end, _ in judged], dtype=torch.int64, device=self.device).reshape(
+                -1, 2
+            ),
+            torch.tensor([label for _, label in judged], dtype=torch.float32, device=self.device),
+        )
+
+
+@torch.no_grad()
+def judged_steps(
+    model: Any, rows: LabelledSolutions, *, budget_tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Score every labelled step.
+
+    Returns:
+        scores [K] (log-odds of being right) and labels [K], on the CPU.
+    """
+    scores, labels = [torch.empty(0)], [torch.empty(0)]
+    for _, batch in cut(rows, range(len(rows.solutions)), budget_tokens):
+        scores.append(step_scores(model, batch.batch, batch.ends).float().cpu())
+        labels.append(batch.labels.float().cpu())
+    return torch.cat(scores), torch.cat(labels)

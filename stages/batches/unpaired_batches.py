@@ -1,0 +1,177 @@
+"""Rated responses as micro-batches, each with its step's baseline.
+
+The baseline needs prompts with other prompts' responses. Each prompt keeps one partner for the
+whole stage, so that the reference is asked about it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stages.batches.micro_batches import Examples, cut
+from stages.configs.training_config import TrainingConfig
+from training_core.data.batching import batch_indices, collate
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.distributed import all_gather_object
+from training_core.models.causal_lm import sequence_logprobs
+from training_core.objectives.unpaired import UnpairedBatch
+from training_core.types import Batch, Example, UnpairedExample
+
+PARTNERS_TRIED = 64
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Groups of sequences, each sequence in a row of its own, numbered member by member."""
+
+    groups: Sequence[tuple[Example, ...]]
+    pad_id: int
+    device: torch.device
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Padded tokens of each group."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [len(group) * max(len(e) for e in group) for group in self.groups]
+
+    def __call__(self, indices: Sequence[int]) -> Batch:
+        """Pad some groups: all first members, then all second ones."""
+        members = zip(*(self.groups[i] for i in indices), strict=True)
+        flat = [example for member in members for example in member]
+        return collate(flat, self.pad_id, self.device)
+
+
+@dataclass(frozen=True)
+class UnpairedExamples:
+    """Rated responses.
+
+    Attributes:
+        rows: the items.
+        pad_id: for padding.
+        device: where batches go.
+        mismatched: each row's prompt with another row's response; see `mismatch`.
+        ref_logprobs: [number of rows, 2] under the reference: the response, and its partner's.
+    """
+
+    rows: Sequence[UnpairedExample]
+    pad_id: int
+    device: torch.device
+    mismatched: Sequence[Example]
+    ref_logprobs: Tensor | None = None
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Tokens of each row."""
+        return self._lengths
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return [len(row.example) for row in self.rows]
+
+    @property
+    def references(self) -> Tensor:
+        """The reference's log-probabilities [number of rows, 2].
+
+        Raises:
+            ValueError: if they were not computed.
+        """
+        if self.ref_logprobs is None:
+            raise ValueError("the reference's log-probabilities are not known yet")
+        return self.ref_logprobs
+
+    def with_mismatched(self) -> Grouped:
+        """Every response and its partner's."""
+        own = [row.example for row in self.rows]
+        return Grouped(list(zip(own, self.mismatched, strict=True)), self.pad_id, self.device)
+
+    def __call__(self, indices: Sequence[int]) -> UnpairedBatch:
+        """Put some rows into tensors, with a baseline of 0."""
+        some = [self.rows[i] for i in indices]
+        return UnpairedBatch(
+            collate([row.example for row in some], self.pad_id, self.device),
+            torch.tensor([row.is_desirable for row in some], device=self.device),
+            self.references[list(indices), 0].to(self.device, torch.float32),
+            torch.zeros((), device=self.device),
+        )
+
+
+def mismatch(examples: Sequence[Example], *, seed: int, max_tokens: int) -> list[Example]:
+    """Give each prompt the response of another example, chosen once, at random.
+
+    Args:
+        examples: prompt and response each.
+        seed: of the choice.
+        max_tokens: a partner's response is cut to what fits; the baseline may look at a part.
+
+    Returns:
+        As many sequences, whose responses count. Where nearly all prompts are the same, some
+        partners come from the same prompt.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(examples), generator=generator).tolist()
+    split = [_split(examples[i]) for i in order]
+    mixed = list(examples)
+    for place, (prompt, _) in enumerate(split):
+        nearby = [(place + step) % len(split) for step in range(1, PARTNERS_TRIED)]
+        partner = next((k for k in nearby if split[k][0] != prompt), nearby[0])
+        response = split[partner][1][: max_tokens - len(prompt)]
+        mask = (0,) * len(prompt) + (1,) * len(response)
+        mixed[order[place]] = Example(prompt + response, mask)
+    return mixed
+
+
+def _split(example: Example) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    first = example.loss_mask.index(1)
+    return example.input_ids[:first], example.input_ids[first:]
+
+
+def unpaired_batches(
+    policy: Any,
+    rated: UnpairedExamples,
+    training: TrainingConfig,
+    baseline: Callable[[Tensor], Tensor],
+    *,
+    seed: int,
+    dist_info: DistInfo = SINGLE_PROCESS,
+) -> Callable[[int], list[UnpairedBatch]]:
+    """Build step -> micro-batches whose baseline was measured on the whole batch.
+
+    Args:
+        policy: measured as it is when the step begins.
+        rated: the rows.
+        training: how large a batch is.
+        baseline: (log-ratios of mismatched pairs [batch]) -> scalar.
+        seed: of the order.
+        dist_info: this process; the measuring is shared out, and all get the baseline of the batch.
+    """
+    mismatched = Examples(rated.mismatched, rated.pad_id, rated.device)
+    budget = training.micro_batch_tokens
+
+    def batch_of(step: int) -> list[UnpairedBatch]:
+        chosen = batch_indices(
+            len(rated.rows), training.batch_size, training.epochs, seed=seed, step=step
+        )
+        mine = chosen[dist_info.rank :: dist_info.world_size]
+        logratios = [torch.empty(0, dtype=torch.float64)]
+        with torch.no_grad():
+            for members, batch in cut(mismatched, mine, budget):
+                sums = sequence_logprobs(policy, batch).double().cpu()
+                logratios.append(sums - rated.references[members, 1])
+        level = (
+            baseline(torch.cat(all_gather_object(torch.cat(logratios), dist_info)))
+            .float()
+            .to(rated.device)
+        )
+        parts = cut(rated, chosen, budget, dist_info)
+        return [replace(batch, baseline=level) for _, batch in parts]
+
+    return batch_of

@@ -1,0 +1,17 @@
+"""What a person writes about preference pairs."""
+
+from __future__ import annotations
+
+from stages.configs.block import semantic
+from stages.configs.sampling_config import GroupSamplingConfig
+
+
+class PreferencePairsConfig(GroupSamplingConfig):
+    """What a person writes about making pairs."""
+
+    min_margin: float = semantic(
+        0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0
+    )
+    pairs_per_prompt: int = semantic(
+        1, "1 takes the best against the worst; more take all over min_margin, widest first.", gt=0
+    )

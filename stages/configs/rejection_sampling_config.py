@@ -1,0 +1,44 @@
+"""What a person writes about rejection sampling."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from stages.configs.block import Block, semantic
+from stages.configs.sampling_config import GroupSamplingConfig
+
+
+class BestOfNConfig(Block):
+    """Best of n: one response per prompt."""
+
+    name: Literal["best"] = semantic("best", "Which selection this is.")
+
+
+class TopKConfig(Block):
+    """The best k responses of each prompt."""
+
+    name: Literal["top_k"] = semantic("top_k", "Which selection this is.")
+    k: int = semantic(2, "Responses per prompt.", gt=0)
+
+
+class ThresholdConfig(Block):
+    """Every response that is good enough."""
+
+    name: Literal["threshold"] = semantic("threshold", "Which selection this is.")
+    min_reward: float = semantic(..., "Smallest reward that is kept, in units of the reward.")
+
+
+class EveryConfig(Block):
+    """Every response, for conditional SFT on its reward."""
+
+    name: Literal["every"] = semantic("every", "Which selection this is.")
+
+
+class RejectionSamplingConfig(GroupSamplingConfig):
+    """What a person writes about rejection sampling."""
+
+    select: Annotated[
+        BestOfNConfig | TopKConfig | ThresholdConfig | EveryConfig, Field(discriminator="name")
+    ] = semantic(BestOfNConfig(), "Which responses of a prompt are kept.")

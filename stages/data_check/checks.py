@@ -1,0 +1,205 @@
+"""Numbers about a dataset, and the problems in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from stages.data_check.step_datasets import Dataset
+from stages.data_check.token_view import captions, examples_in
+from stages.datasets import Preference, Solution, UnpairedResponse, read
+from training_core.data.chat import bos_id, eos_id
+from training_core.errors import DataError
+from training_core.types import Example, Prompt
+
+NO_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong; `stops` says whether the step would fail for it."""
+
+    where: str
+    text: str
+    stops: bool
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found in one dataset.
+
+    Attributes:
+        dataset: which.
+        rows: read and good.
+        numbers: name -> value, as they are shown.
+        problems: in the order in which they were found.
+        examples: the first rows, tokenised: caption and sequence.
+        prompt_keys: of every row, to find the same prompt elsewhere.
+    """
+
+    dataset: Dataset
+    rows: int = 0
+    numbers: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    examples: list[tuple[str, Example]] = field(default_factory=list)
+    prompt_keys: frozenset[str] = frozenset()
+
+
+def check(
+    dataset: Dataset, tokenizer: Any, *, first_rows: int | None = None, num_examples: int = 2
+) -> Checked:
+    """Read, tokenise and measure a dataset.
+
+    Args:
+        dataset: from `datasets_of`.
+        tokenizer: of the lifecycle; None if there is none, and then only the rows are looked at.
+        first_rows: look at no more than these.
+        num_examples: rows that are kept to be shown.
+    """
+    problems: list[Problem] = []
+
+    def note(text: str, *, stops: bool = False) -> None:
+        problems.append(Problem(dataset.name, text, stops))
+
+    try:
+        reading = read(dataset.kind, dataset.data, first_rows)
+    except DataError as error:
+        note(str(error), stops=True)
+        return Checked(dataset, problems=problems)
+    if reading.bad:
+        done = "are dropped" if reading.are_bad_rows_dropped else "stop the step"
+        note(
+            f"{len(reading.bad)} bad rows {done}; the first: {reading.bad[0]}",
+            stops=not reading.are_bad_rows_dropped or not reading.rows,
+        )
+    rows = reading.rows
+    for text in _about_rows(rows):
+        note(text)
+    numbers = {"rows": f"{len(rows):,}", **_labels(rows)}
+    examples: list[tuple[str, Example]] = []
+    if tokenizer is not None and rows:
+        encoded, refused = _encode(dataset, tokenizer, rows)
+        if refused:
+            note(f"{len(refused)} rows stop the step; the first: {refused[0]}", stops=True)
+        sequences = [(e, examples_in(e)) for e in encoded]
+        numbers |= _lengths([s for _, s in sequences], dataset.max_tokens)
+        for text, stops in _about_tokens(tokenizer, encoded, dataset):
+            note(text, stops=stops)
+        for item, some in sequences[:num_examples]:
+            examples += zip(captions(item), some, strict=True)
+    keys = frozenset(prompt_key(row) for row in rows)
+    return Checked(dataset, len(rows), numbers, problems, examples, keys)
+
+
+def overlap(held_out: Checked, trained: Checked) -> Problem | None:
+    """Find the prompts of a held-out dataset that another one trains on."""
+    shared = len(held_out.prompt_keys & trained.prompt_keys)
+    if not shared:
+        return None
+    text = (
+        f"{shared} of {len(held_out.prompt_keys)} different prompts are also in "
+        f"{trained.dataset.name}, word for word"
+    )
+    return Problem(held_out.dataset.name, text, stops=False)
+
+
+def prompt_key(row: Any) -> str:
+    """Return a text that is equal for rows with the same prompt (for a text: the same text)."""
+    prompt = getattr(row, "prompt", row)
+    return prompt if isinstance(prompt, str) else repr([(m["role"], m["content"]) for m in prompt])
+
+
+def _encode(dataset: Dataset, tokenizer: Any, rows: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Encode rows without a limit, so that their length is known; one by one if any is refused."""
+    limit = dataset.max_tokens if isinstance(rows[0], str) else NO_LIMIT
+    try:
+        return list(dataset.encode(tokenizer, rows, max_tokens=limit)), []
+    except DataError:
+        pass
+    encoded, refused = [], []
+    for number, row in enumerate(rows, 1):
+        try:
+            encoded += dataset.encode(tokenizer, [row], max_tokens=limit)
+        except DataError as error:
+            refused.append(f"good row {number}: {error}")
+    return encoded, refused
+
+
+def _about_rows(rows: Sequence[Any]) -> Iterator[str]:
+    times = Counter(repr(row) for row in rows)
+    if repeated := sum(n - 1 for n in times.values()):
+        yield f"{repeated} rows are exact copies of another row"
+    prompts = [getattr(row, "prompt", row) for row in rows]
+    is_blank = [
+        not (p.strip() if isinstance(p, str) else "".join(m["content"] for m in p).strip())
+        for p in prompts
+    ]
+    if any(is_blank):
+        yield f"{sum(is_blank)} rows have an empty prompt"
+    equal = sum(isinstance(r, Preference) and r.chosen == r.rejected for r in rows)
+    if equal:
+        yield f"{equal} pairs have the same text as chosen and rejected"
+    if rows and isinstance(rows[0], UnpairedResponse) and len({r.is_desirable for r in rows}) == 1:
+        yield "every response has the same label; KTO needs both"
+    if rows and isinstance(rows[0], Solution) and len(set(_step_labels(rows))) == 1:
+        yield "every labelled step has the same label"
+
+
+def _labels(rows: Sequence[Any]) -> dict[str, str]:
+    if rows and isinstance(rows[0], UnpairedResponse):
+        return {"desirable": f"{fmean(row.is_desirable for row in rows):.1%}"}
+    if rows and isinstance(rows[0], Solution):
+        labels = _step_labels(rows)
+        unlabelled = fmean(label is None for row in rows for label in row.labels)
+        return {"right steps": f"{fmean(labels):.1%}", "unlabelled steps": f"{unlabelled:.1%}"}
+    return {}
+
+
+def _step_labels(rows: Sequence[Solution]) -> list[float]:
+    return [label for row in rows for label in row.labels if label is not None]
+
+
+def _lengths(rows: Sequence[Sequence[Example]], max_tokens: int) -> dict[str, str]:
+    if not rows:
+        return {}
+    lengths = sorted(max(len(example) for example in row) for row in rows)
+    tokens = sum(len(example) for row in rows for example in row)
+    trained = sum(sum(example.loss_mask) for row in rows for example in row)
+    at = {"median": 0.5, "p90": 0.9, "p99": 0.99}
+    shown = {k: f"{lengths[min(int(q * len(lengths)), len(lengths) - 1)]:,}" for k, q in at.items()}
+    share = {"trained": f"{trained / tokens:.1%}"} if trained else {}
+    return {
+        **{f"tokens {name}": value for name, value in shown.items()},
+        "tokens max": f"{lengths[-1]:,}",
+        f"over {max_tokens:,}": f"{sum(n > max_tokens for n in lengths):,}",
+        **share,
+    }
+
+
+def _about_tokens(
+    tokenizer: Any, encoded: Sequence[Any], dataset: Dataset
+) -> Iterator[tuple[str, bool]]:
+    sizes = [max(len(e) for e in examples_in(item)) for item in encoded]
+    if too_long := sum(size > dataset.max_tokens for size in sizes):
+        is_all = too_long == len(sizes)
+        text = f"{too_long} of {len(sizes)} rows are longer than {dataset.max_tokens} tokens"
+        yield f"{text} and are dropped, never cut", is_all
+    examples = [e for item in encoded for e in examples_in(item)]
+    bos, end = bos_id(tokenizer), eos_id(tokenizer)
+    twice = sum(bos is not None and e.input_ids[:2] == (bos, bos) for e in examples)
+    if twice:
+        yield f"{twice} sequences begin with two bos tokens", True
+    without = sum(bos is not None and e.input_ids[0] != bos for e in examples)
+    if without:
+        token = tokenizer.bos_token
+        yield f"{without} sequences do not begin with the tokenizer's bos token {token}", False
+    if encoded and not isinstance(encoded[0], Prompt):
+        if untrained := sum(not any(e.loss_mask) for e in examples):
+            yield f"{untrained} sequences have no trained token", True
+        ended = sum(e.input_ids[-1] == end for e in examples)
+        if ended < len(examples) and dataset.kind.name != "solutions":
+            missing = len(examples) - ended
+            yield f"{missing} sequences do not end with the end token {tokenizer.eos_token}", False

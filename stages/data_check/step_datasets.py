@@ -1,0 +1,120 @@
+"""Which datasets a step reads, what their rows are, and how the step encodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from stages.batches import encoding
+from stages.catalog import stage_of
+from stages.configs.block import StageConfig
+from stages.configs.data_config import (
+    CafeDataConfig,
+    FileDataConfig,
+    HubDataConfig,
+    MixedDataConfig,
+)
+from stages.contract import DatasetUse, RowsName
+from stages.datasets import kinds
+from stages.datasets.kinds import RowKind
+from training_core.data.chat import encode_prompts
+
+Encode = Callable[..., Sequence[Any]]
+"""(tokenizer, rows, max_tokens=…) -> examples, pairs, …; None for a row that is too long."""
+
+DataSource = CafeDataConfig | FileDataConfig | HubDataConfig
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset that a step reads.
+
+    Attributes:
+        step: block of the preset.
+        field: dotted, below it.
+        data: where the rows come from; a mixture comes as its parts.
+        kind: what the rows are.
+        encode: how the step tokenises them.
+        max_tokens: rows over this are dropped.
+        is_training: whether the step learns from it.
+    """
+
+    step: str
+    field: str
+    data: DataSource
+    kind: RowKind[Any]
+    encode: Encode
+    max_tokens: int
+    is_training: bool
+
+    @property
+    def name(self) -> str:
+        """Dotted, as a person writes it."""
+        return f"{self.step}.{self.field}"
+
+
+def datasets_of(step: str, config: StageConfig) -> Iterator[Dataset]:
+    """Yield the datasets that a step's config names itself; what the graph gives is not there yet.
+
+    Args:
+        step: block of the preset.
+        config: of any stage; the stage's record says which of its fields are datasets.
+    """
+    for field, use in stage_of(config).reads.items():
+        data = getattr(config, field)
+        if data is not None:
+            kind, encode = _rows_of(use, config)
+            limit = _max_tokens(config, field)
+            for name, source in _parts(field, data):
+                yield Dataset(step, name, source, kind, encode, limit, use.is_trained_on)
+
+
+def _parts(field: str, data: DataSource | MixedDataConfig) -> list[tuple[str, DataSource]]:
+    if isinstance(data, MixedDataConfig):
+        return [(f"{field}.parts.{i}", part.data) for i, part in enumerate(data.parts)]
+    return [(field, data)]
+
+
+def _rows_of(use: DatasetUse, config: StageConfig) -> tuple[RowKind[Any], Encode]:
+    """How the stage reads and encodes such rows, with the config's own options."""
+    options = partial(_options_in, config)
+    return ROWS[options("rows").get("rows", use.rows)](options)
+
+
+def _options_in(config: StageConfig, *fields: str) -> dict[str, Any]:
+    """Return those of the fields that the config has."""
+    return {name: getattr(config, name) for name in fields if name in type(config).model_fields}
+
+
+def _encode_prompts(tokenizer: Any, rows: Sequence[Any], *, max_tokens: int) -> list[Any]:
+    names = [str(i) for i in range(1, len(rows) + 1)]
+    found = encode_prompts(tokenizer, names, rows)
+    return [prompt if len(prompt.input_ids) <= max_tokens else None for prompt in found]
+
+
+ROWS: dict[RowsName, Callable[[Callable[..., Any]], tuple[RowKind[Any], Encode]]] = {
+    "prompts": lambda _: (kinds.PROMPTS, _encode_prompts),
+    "texts": lambda _: (kinds.TEXTS, encoding.encode_texts),
+    "demonstrations": lambda options: (
+        kinds.DEMONSTRATIONS,
+        partial(encoding.demonstration_examples, **options("train_on", "reward_suffix")),
+    ),
+    "preferences": lambda _: (kinds.PREFERENCES, encoding.pair_examples),
+    "unpaired_responses": lambda options: (
+        kinds.unpaired_responses(options("threshold")["threshold"]),
+        encoding.unpaired_examples,
+    ),
+    "solutions": lambda options: (
+        kinds.solutions(**options("placeholder", "first_step")),
+        partial(encoding.solution_examples, **options("separator")),
+    ),
+}
+"""What a row is -> how it is read and encoded, with the options that the config has for it."""
+
+
+def _max_tokens(config: Any, field: str) -> int:
+    if field == "prompts":
+        return config.rollouts.max_tokens - config.rollouts.max_response_tokens
+    return config.training.max_tokens

@@ -1,0 +1,101 @@
+"""The models of PPO as plain classes that know nothing of where they run.
+
+Shapes: B sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from training_core.data.batching import cut_by_tokens
+from training_core.engine.protocol import TrainEngine
+from training_core.loop import Objective, train_steps
+from training_core.models.causal_lm import logprobs
+from training_core.models.scalar_head import token_values
+from training_core.types import Batch, Experience
+
+log = logging.getLogger(__name__)
+
+
+class FrozenModel:
+    """A model that only answers: per-token numbers [B, T] for a batch, a few sequences at a time.
+
+    Args:
+        model: on its device.
+        ask: (model, batch) -> [B, T], zero outside the loss mask.
+        micro_batch_tokens: padded tokens at once.
+    """
+
+    def __init__(self, model: Any, ask: Any, micro_batch_tokens: int) -> None:
+        self._model, self._ask, self._budget = model, ask, micro_batch_tokens
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> Tensor:
+        """Answer for every sequence of `batch`."""
+        answers = torch.zeros(
+            batch.input_ids.shape, dtype=torch.float32, device=batch.input_ids.device
+        )
+        lengths = batch.attention_mask.sum(dim=1).tolist()
+        for cut in cut_by_tokens(lengths, self._budget):
+            width = max(lengths[i] for i in cut)
+            rows = Batch(
+                batch.input_ids[cut, :width],
+                batch.attention_mask[cut, :width],
+                batch.loss_mask[cut, :width],
+            )
+            answers[cut, :width] = self._ask(self._model, rows)
+        return answers
+
+
+class Learner:
+    """A model that is trained on experience: the policy or the critic.
+
+    Args:
+        engine: holds the model.
+        objective: its loss on a micro-batch of experience.
+        micro_batch_tokens: padded tokens at once.
+    """
+
+    def __init__(self, engine: TrainEngine, objective: Objective, micro_batch_tokens: int) -> None:
+        self.engine = engine
+        self._objective = objective
+        self._budget = micro_batch_tokens
+
+    def update(
+        self, experience: Experience, minibatches: Sequence[Sequence[int]], first_step: int
+    ) -> Mapping[str, float]:
+        """Make one optimizer step per minibatch.
+
+        Args:
+            experience: a whole round.
+            minibatches: rows of each optimizer step.
+            first_step: optimizer steps done before.
+
+        Returns:
+            The metrics, averaged over the steps.
+        """
+        batches = [self._cut(experience, rows) for rows in minibatches]
+        reports = list(train_steps(self.engine, self._objective, batches, first_step=first_step))
+        names = ("loss", "grad_norm", "learning_rate")
+        flat = [{**{n: getattr(r, n) for n in names}, **r.metrics} for r in reports]
+        return {name: sum(r[name] for r in flat) / len(flat) for name in flat[0]}
+
+    def _cut(self, experience: Experience, rows: Sequence[int]) -> list[Experience]:
+        lengths = experience.batch.attention_mask.sum(dim=1)[list(rows)].tolist()
+        cuts = cut_by_tokens(lengths, self._budget)
+        return [experience.rows(torch.tensor([rows[i] for i in cut])) for cut in cuts]
+
+
+def policy_logprobs(model: Any, temperature: float, budget_tokens: int) -> FrozenModel:
+    """Build the asker for log-probabilities at the sampling temperature."""
+    return FrozenModel(model, lambda m, b: logprobs(m, b, temperature=temperature), budget_tokens)
+
+
+def critic_values(model: Any, budget_tokens: int) -> FrozenModel:
+    """Build the asker for values."""
+    return FrozenModel(model, token_values, budget_tokens)

@@ -1,0 +1,1 @@
+"""What runs a stage: its process, workers, store, key, files and the Ray cluster."""

@@ -1,0 +1,87 @@
+"""Curves, progress and a heartbeat as files in the attempt directory.
+
+Whoever follows the stage reads them there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from stages.files import read_jsonl, write_json
+
+HEARTBEAT_SECONDS = 5.0
+
+
+class FileSink:
+    """Writes `metrics.jsonl` (one line per step) and `progress.json`.
+
+    Args:
+        attempt_dir: where the files go.
+        stage: put before each metric's name, as in `ppo/reward`.
+    """
+
+    def __init__(self, attempt_dir: Path, stage: str) -> None:
+        self._stage = stage
+        self._metrics = attempt_dir / "metrics.jsonl"
+        self._progress = attempt_dir / "progress.json"
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one line; see `MetricSink`."""
+        named = {f"{self._stage}/{name}": value for name, value in metrics.items()}
+        line = json.dumps({"step": step, "time": time.time(), "metrics": named})
+        with self._metrics.open("a") as file:
+            file.write(line + "\n")
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Replace the progress file; see `MetricSink`."""
+        write_json(self._progress, {"done": done, "total": total, "text": text})
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Start the curves with what `history` has up to `step`.
+
+        So a resumed run has one whole curve.
+        """
+        lines = [line for line in read_jsonl(history) if line["step"] <= step]
+        self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+class NullSink:
+    """Writes nothing: what every rank but the first has."""
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Do nothing."""
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Do nothing."""
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Do nothing."""
+
+
+class Heartbeat:
+    """Rewrites `heartbeat.json` every few seconds while the process lives."""
+
+    def __init__(self, attempt_dir: Path) -> None:
+        self._path = attempt_dir / "heartbeat.json"
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while True:
+            record = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+            write_json(self._path, record)
+            if self._done.wait(HEARTBEAT_SECONDS):
+                return

@@ -1,0 +1,150 @@
+"""What a config points at outside the graph: files, hub revisions.
+
+Their contents belong to the stage key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from stages.configs.data_config import FileDataConfig, HubDataConfig
+from stages.configs.model_config import HubModelConfig, LocalModelConfig
+from stages.configs.sampling_config import LexiconRewardConfig
+from stages.files import files_at
+from stages.runtime.stage_key import digest_of, digest_of_tree
+from training_core.errors import DataError
+
+LOCAL_SOURCES = (FileDataConfig, LocalModelConfig, LexiconRewardConfig)
+"""Blocks with a `path`, whose content has to be part of the stage key."""
+
+AnyBlock = TypeVar("AnyBlock", bound=BaseModel)
+T = TypeVar("T")
+
+
+def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (dotted field, path or glob) of everything local that `block` names, at any depth."""
+    if isinstance(block, LOCAL_SOURCES):
+        paths = block.path
+        if isinstance(paths, str):
+            yield f"{prefix}path", paths
+        else:
+            yield from ((f"{prefix}path.{i}", path) for i, path in enumerate(paths))
+    for name in type(block).model_fields:
+        for key, below in _blocks_in(getattr(block, name), name):
+            yield from local_sources(below, f"{prefix}{key}.")
+
+
+def _blocks_in(value: Any, name: str) -> Iterator[tuple[str, BaseModel]]:
+    if isinstance(value, BaseModel):
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for i, item in enumerate(value):
+            yield from _blocks_in(item, f"{name}.{i}")
+
+
+def resolve_paths(block: AnyBlock, root: Path) -> AnyBlock:
+    """Return `block` with every relative path joined to `root`."""
+
+    def root_path(path: str) -> str:
+        return str((root / path).resolve())
+
+    def root_one(source: BaseModel) -> dict[str, Any]:
+        if not isinstance(source, LOCAL_SOURCES):
+            return {}
+        paths = source.path
+        return {
+            "path": root_path(paths) if isinstance(paths, str) else tuple(map(root_path, paths))
+        }
+
+    return _rewritten(block, root_one)
+
+
+def pin_revisions(
+    block: AnyBlock, commit_of: Callable[[str, str, str], str] | None = None
+) -> AnyBlock:
+    """Return `block` with every hub revision replaced by the commit that it means now.
+
+    A branch could move under a finished stage, or between a failure and its retry.
+
+    Args:
+        block: any config.
+        commit_of: (`model` or `dataset`, repository, revision) -> commit; None asks the hub.
+
+    Raises:
+        DataError: if the hub does not answer, or does not know the repository or revision.
+    """
+    ask = commit_of or _commit_on_hub
+
+    def pin_one(source: BaseModel) -> dict[str, str]:
+        if isinstance(source, HubDataConfig | HubModelConfig) and not re.fullmatch(
+            "[0-9a-f]{40}", source.revision
+        ):
+            kind = "model" if isinstance(source, HubModelConfig) else "dataset"
+            return {"revision": ask(kind, source.repo, source.revision)}
+        return {}
+
+    return _rewritten(block, pin_one)
+
+
+def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -> AnyBlock:
+    updates: dict[str, Any] = dict(change(block))
+    for name in type(block).model_fields:
+        value = getattr(block, name)
+        if any(True for _ in _blocks_in(value, name)):
+            updates[name] = _rewritten_value(value, change)
+    return block.model_copy(update=updates)
+
+
+def _rewritten_value(value: Any, change: Callable[[BaseModel], dict[str, Any]]) -> Any:
+    if isinstance(value, BaseModel):
+        return _rewritten(value, change)
+    if isinstance(value, list | tuple):
+        return type(value)(_rewritten_value(item, change) for item in value)
+    return value
+
+
+def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    try:
+        info = HfApi().repo_info(repo, repo_type=kind, revision=revision)
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+        raise DataError(
+            f"the hub did not tell the commit of {kind} {repo}@{revision} ({error}); "
+            "check the name, your HF_TOKEN and the network, "
+            "or write the 40-digit commit as `revision`"
+        ) from error
+    return str(info.sha)
+
+
+def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:
+    """Describe every named file or directory that is not there."""
+    return [
+        f"{field}: there is no file or directory {path}; "
+        "set data_root (or RATCHET_SHARED) to where the data is"
+        for field, path in local_sources(block, prefix)
+        if not files_at(path)
+    ]
+
+
+def digests_of_sources(block: BaseModel) -> dict[str, str]:
+    """Digest the contents of every named file or directory, by field.
+
+    Raises:
+        DataError: if one is not there.
+    """
+    if missing := missing_sources(block):
+        raise DataError("; ".join(missing))
+    return {field: _digest_at(path) for field, path in local_sources(block)}
+
+
+def _digest_at(path: str) -> str:
+    if Path(path).exists():
+        return digest_of_tree(Path(path))
+    return digest_of([digest_of_tree(file) for file in files_at(path)])

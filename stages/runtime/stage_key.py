@@ -1,0 +1,81 @@
+"""What makes a stage's result what it is: the stage key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from stages.configs.block import StageConfig
+from stages.contract import StageSpec
+
+SCHEMA = 1
+
+
+def digest_of(value: Any) -> str:
+    """SHA-256 of `value` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_tree(root: Path) -> str:
+    """Digest of names and contents of all visible files below `root`, or of the file `root`.
+
+    Names are relative to `root`.
+    """
+    if root.is_file():
+        return digest_of_file(root)
+    files = (p for p in sorted(root.rglob("*")) if p.is_file() and not p.name.startswith("."))
+    return digest_of([[str(p.relative_to(root)), digest_of_file(p)] for p in files])
+
+
+def semantic_part(block: BaseModel) -> dict[str, Any]:
+    """Return the fields of `block`, all levels down, that can change a result."""
+    return {
+        name: _plain(getattr(block, name))
+        for name, info in type(block).model_fields.items()
+        if isinstance(info.json_schema_extra, dict) and info.json_schema_extra["semantic"]
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return semantic_part(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def stage_key(spec: StageSpec, config: StageConfig, inputs: Mapping[str, str]) -> str:
+    """Compute the stage key.
+
+    Args:
+        spec: gives the stage's name and version.
+        config: its semantic fields count.
+        inputs: digest of each input by role (outputs of parents, contents of datasets, base-model
+            revisions).
+
+    Returns:
+        64 hexadecimal digits; the same on every machine.
+    """
+    return digest_of(
+        {
+            "schema": SCHEMA,
+            "stage": spec.name,
+            "version": spec.version,
+            "config": semantic_part(config),
+            "inputs": dict(inputs),
+        }
+    )

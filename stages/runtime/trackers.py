@@ -1,0 +1,169 @@
+"""The only door to TensorBoard and Weights & Biases: curves beside `metrics.jsonl`, if asked for.
+
+`metrics.jsonl` stays the truth: these are copies of it, and a resumed stage goes on with one curve.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from stages.configs.block import LoggingConfig, WandbConfig
+from stages.contract import MetricSink
+from stages.files import read_jsonl
+from stages.runtime.metric_files import FileSink
+from stages.runtime.store import Request
+from training_core.errors import ConfigError
+
+RUN_ID_DIGITS = 32
+"""Of the stage key; Weights & Biases takes ids of at most 64 characters."""
+
+
+@contextmanager
+def open_sinks(attempt_dir: Path, request: Request, logging: LoggingConfig) -> Iterator[MetricSink]:
+    """Open the file sink, and those that `logging` asks for; close them when the body ends.
+
+    Args:
+        attempt_dir: where their files go.
+        request: names stage and key.
+        logging: which ones.
+
+    Raises:
+        ConfigError: if the package of one is not installed.
+    """
+    sinks: list[Any] = [FileSink(attempt_dir, request.stage)]
+    if logging.tensorboard:
+        _require("tensorboard")
+        sinks.append(TensorBoardSink(attempt_dir, request.stage))
+    if logging.wandb is not None:
+        _require("wandb")
+        sinks.append(WandbSink(attempt_dir, request, logging.wandb))
+    try:
+        yield Sinks(sinks) if len(sinks) > 1 else sinks[0]
+    finally:
+        for sink in sinks[1:]:
+            sink.close()
+
+
+def _require(package: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(
+            f"logging.{package} is set, and the package is not installed here; "
+            f"`pip install ratchet-rlhf[{package}]`, or leave it out"
+        )
+
+
+class Sinks:
+    """Several sinks as one, the file sink first."""
+
+    def __init__(self, sinks: Sequence[MetricSink]) -> None:
+        self._sinks = sinks
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record in each."""
+        for sink in self._sinks:
+            sink.log(step, metrics)
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Tell each."""
+        for sink in self._sinks:
+            sink.progress(done, total, text)
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Rewind each; those after the first read what the first, the file sink, has kept."""
+        for sink in self._sinks:
+            sink.rewind(history, step)
+
+
+class TensorBoardSink:
+    """Event files in `<attempt>/tensorboard`, which a resumed stage writes anew, whole.
+
+    Args:
+        attempt_dir: where they go.
+        stage: put before each metric's name.
+    """
+
+    def __init__(self, attempt_dir: Path, stage: str) -> None:
+        self._stage, self._folder = stage, attempt_dir / "tensorboard"
+        self._metrics = attempt_dir / "metrics.jsonl"
+        self._writer: Any = None
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add one point to each curve."""
+        self._add(step, {f"{self._stage}/{name}": value for name, value in metrics.items()}, None)
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Do nothing: that is in `progress.json`."""
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Write the curves that the file sink has kept."""
+        del history, step
+        self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for line in read_jsonl(self._metrics):
+            self._add(line["step"], line["metrics"], line["time"])
+
+    def _add(self, step: int, named: Mapping[str, float], wall_time: float | None) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder))
+        for name, value in named.items():
+            self._writer.add_scalar(name, value, step, walltime=wall_time)
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class WandbSink:
+    """A run whose id is the stage key, so that every attempt at it goes on with the same curves.
+
+    Steps that an attempt repeats after a resume are the same bit for bit; Weights & Biases keeps
+    the first. The key of the service is the node's own (WANDB_API_KEY).
+
+    Args:
+        attempt_dir: where its files go.
+        request: names stage and key, and holds the config that is shown with the run.
+        settings: project and mode.
+    """
+
+    def __init__(self, attempt_dir: Path, request: Request, settings: WandbConfig) -> None:
+        import wandb
+
+        self._stage = request.stage
+        try:
+            self._run: Any = wandb.init(
+                project=settings.project,
+                id=f"{request.stage}-{request.key[:RUN_ID_DIGITS]}",
+                name=f"{request.step}-{request.key[:12]}",
+                mode=settings.mode,
+                resume="allow",
+                dir=str(attempt_dir),
+                config=request.config,
+            )
+        except wandb.Error as error:
+            raise ConfigError(
+                f"Weights & Biases did not start a run in project '{settings.project}': {error}; "
+                "give the node WANDB_API_KEY, or set logging.wandb.mode to offline"
+            ) from error
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add one point to each curve."""
+        self._run.log({f"{self._stage}/{n}": v for n, v in metrics.items()}, step=step)
+
+    def progress(self, done: int, total: int, text: str = "") -> None:
+        """Do nothing: that is in `progress.json`."""
+
+    def rewind(self, history: Path, step: int) -> None:
+        """Do nothing: what was sent stays, and what comes again is the same."""
+
+    def close(self) -> None:
+        """Send what is still in memory."""
+        self._run.finish()

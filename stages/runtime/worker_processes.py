@@ -1,0 +1,111 @@
+"""The processes of one stage: what each is told, and those of this machine as one group.
+
+Each worker is `python -m stages request.json` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+MASTER_PORT in its environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from stages.contract import ExitCode
+
+IN_RAY_JOB = "RATCHET_IN_RAY_JOB"
+"""Environment variable that a Ray job is given; elsewhere workers are processes of this machine."""
+
+
+class WorkerGroup(Protocol):
+    """Workers that were started."""
+
+    def poll(self) -> Sequence[int | None]:
+        """Exit code of each worker; None while it lives, negative for a signal."""
+        ...
+
+    def send(self, number: int) -> None:
+        """Send a signal to every worker that lives."""
+        ...
+
+    def close(self) -> None:
+        """Kill whoever is left and give everything back."""
+        ...
+
+
+class LocalWorkerGroup:
+    """Workers on this machine.
+
+    Args:
+        request: for `python -m stages`.
+        num_workers: how many.
+    """
+
+    def __init__(self, request: Path, num_workers: int) -> None:
+        port = free_port()
+        self._processes = [
+            start_worker(
+                request, rank_environment(rank, num_workers, "127.0.0.1", port, local_rank=rank)
+            )
+            for rank in range(num_workers)
+        ]
+
+    def poll(self) -> Sequence[int | None]:
+        """Exit codes so far."""
+        return [process.poll() for process in self._processes]
+
+    def send(self, number: int) -> None:
+        """Send a signal to every worker that lives."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def close(self) -> None:
+        """Kill whoever is left."""
+        self.send(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+
+
+def rank_environment(
+    rank: int, world_size: int, address: str, port: int, *, local_rank: int
+) -> dict[str, str]:
+    """Environment variables by which a worker knows itself and finds the others."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_RANK": str(local_rank),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+
+
+def start_worker(request: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `python -m stages` as a worker."""
+    command = [sys.executable, "-m", "stages", str(request)]
+    return subprocess.Popen(command, env={**os.environ, **environment})
+
+
+def free_port() -> int:
+    """Find a TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
+def die_with_parent() -> None:
+    """End this worker when whoever started it is gone, so that none is left behind."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(ExitCode.TRANSIENT)
+
+    threading.Thread(target=watch, daemon=True).start()

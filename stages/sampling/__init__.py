@@ -1,0 +1,1 @@
+"""Prompts become scored rollouts: engine, rewards, groups, selection, judging."""

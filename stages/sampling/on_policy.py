@@ -1,0 +1,115 @@
+"""Batches of which a share is sampled from the student as it is when the step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stages.batches.micro_batches import Examples, cut, micro_batches
+from stages.configs.sampling_config import RolloutConfig
+from stages.configs.training_config import TrainingConfig
+from stages.sampling.rollouts import open_engine, sampling_of, verify_engine
+from training_core.data.batching import batch_indices
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.distributed import all_gather_object
+from training_core.errors import DataError
+from training_core.types import Batch, Example, Prompt
+
+
+def mixed_batches(
+    student: Any,
+    tokenizer: Any,
+    examples: Examples,
+    *,
+    fraction: float,
+    rollouts: RolloutConfig,
+    training: TrainingConfig,
+    seed: int,
+    directory: Path,
+    dist_info: DistInfo = SINGLE_PROCESS,
+) -> Callable[[int], list[Batch]]:
+    """Build step -> micro-batches: of the data, or of the student's own answers to its prompts.
+
+    Whether a step is on-policy, and what is sampled in it, depends on seed, step and weights alone.
+    The prompt of a conversation is all before its last answer.
+
+    Args:
+        student: sampled from.
+        tokenizer: its tokenizer.
+        examples: the data.
+        fraction: share of the steps that are on-policy.
+        rollouts: how responses are sampled.
+        training: how large a batch is.
+        seed: of order and sampling.
+        directory: of the student, for the rollout engine.
+        dist_info: this process; the first samples for all.
+
+    Raises:
+        DataError: if a prompt leaves no room for a response.
+    """
+    given = micro_batches(examples, training, seed=seed, dist_info=dist_info)
+    if fraction == 0:
+        return given
+    prompts = [_prompt_of(example) for example in examples.examples]
+    _require_room(prompts, rollouts)
+    sample = _sampler(student, tokenizer, rollouts, directory) if dist_info.is_first else None
+
+    def batch_of(step: int) -> list[Batch]:
+        if not _is_on_policy(fraction, seed, step):
+            return given(step)
+        chosen = batch_indices(
+            len(prompts), training.batch_size, training.epochs, seed=seed, step=step
+        )
+        seeds = [(seed * 1_000_003 + step) * 100_003 + place for place in range(len(chosen))]
+        sampled = sample([prompts[i] for i in chosen], seeds, step) if sample else None
+        own = Examples(all_gather_object(sampled, dist_info)[0], examples.pad_id, examples.device)
+        parts = cut(own, range(len(chosen)), training.micro_batch_tokens, dist_info)
+        return [batch for _, batch in parts]
+
+    return batch_of
+
+
+def _sampler(
+    student: Any, tokenizer: Any, rollouts: RolloutConfig, directory: Path
+) -> Callable[[Sequence[Prompt], Sequence[int], int], list[Example]]:
+    """Open an engine; it is proven to sample from the student when it first does."""
+    engine = open_engine(rollouts, directory, student, tokenizer)
+    is_proven = False
+
+    def sample(prompts: Sequence[Prompt], seeds: Sequence[int], step: int) -> list[Example]:
+        nonlocal is_proven
+        engine.load_weights(student, step)
+        sampled = engine.generate(prompts, sampling_of(rollouts), seeds=seeds)
+        if not is_proven:
+            verify_engine(engine, student, sampled, rollouts, tokenizer.pad_token_id)
+            is_proven = True
+        return [rollout.example() for rollout in sampled]
+
+    return sample
+
+
+def _require_room(prompts: Sequence[Prompt], rollouts: RolloutConfig) -> None:
+    room = rollouts.max_tokens - rollouts.max_response_tokens
+    longest = max((len(prompt.input_ids) for prompt in prompts), default=0)
+    if longest > room:
+        raise DataError(
+            f"a prompt of the data has {longest} tokens, and rollouts.max_tokens - "
+            f"rollouts.max_response_tokens leaves {room}; raise rollouts.max_tokens, or lower "
+            "training.max_tokens so that long examples are dropped"
+        )
+
+
+def _is_on_policy(fraction: float, seed: int, step: int) -> bool:
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    return float(torch.rand((), generator=generator)) < fraction
+
+
+def _prompt_of(example: Example) -> Prompt:
+    """All before the last answer."""
+    end = len(example) - example.loss_mask[::-1].index(1)
+    answer = example.loss_mask[:end][::-1]
+    start = end - (answer.index(0) if 0 in answer else end)
+    return Prompt(id="", messages=(), text="", input_ids=example.input_ids[:start])

@@ -1,0 +1,58 @@
+"""Groups of scored rollouts from a fixed policy: the body of the stages that make datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stages.configs.sampling_config import GroupSamplingConfig
+from stages.contract import Context, Inputs
+from stages.sampling.rollouts import (
+    build_reward,
+    load_prompts,
+    open_engine,
+    sample_groups,
+    sampling_of,
+    verify_engine,
+)
+from stages.training.engines import best_device
+from training_core.data.chat import pad_id
+from training_core.models import hub
+from training_core.rewards.reward import score
+from training_core.types import ScoredRollout
+
+
+def sample_and_score(
+    config: GroupSamplingConfig, inputs: Inputs, context: Context
+) -> list[list[ScoredRollout]]:
+    """Sample a group per prompt from the input `policy` and score it.
+
+    Returns:
+        One group per prompt; unscored rollouts are missing from it.
+    """
+    rollouts = config.rollouts
+    tokenizer = hub.load_tokenizer(inputs["policy"])
+    policy = hub.freeze(hub.load_policy(inputs["policy"])).to(best_device())
+    engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)
+    groups = sample_groups(
+        engine,
+        load_prompts(config.prompts, tokenizer, rollouts),
+        sampling_of(rollouts),
+        group_size=config.group_size,
+        seed=config.seed,
+        context=context,
+    )
+    flat = [rollout for group in groups for rollout in group]
+    verify_engine(engine, policy, flat, rollouts, pad_id(tokenizer))
+    engine.close()
+    scored = score(build_reward(config.reward, inputs), flat, unscored_limit=config.unscored_limit)
+    by_prompt: dict[str, list[ScoredRollout]] = {}
+    for item in scored:
+        by_prompt.setdefault(item.rollout.prompt.id, []).append(item)
+    return list(by_prompt.values())
+
+
+def usable(group: Sequence[ScoredRollout], *, keep_unfinished: bool) -> list[ScoredRollout]:
+    """Return the rollouts of a group that may become data: not empty, and ended if asked."""
+    return [
+        s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()
+    ]

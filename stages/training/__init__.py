@@ -1,0 +1,1 @@
+"""What training stages share: base model, engine, fitting, checkpoints, held-out metrics."""

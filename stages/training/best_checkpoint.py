@@ -1,0 +1,69 @@
+"""Which step's weights are the best so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from stages.configs.training_config import BestMetricConfig
+from training_core.errors import ConfigError
+
+
+class BestCheckpoint:
+    """The best evaluation so far; it is saved with every checkpoint, so that a resumed run knows.
+
+    Args:
+        rule: what is compared; None compares nothing.
+    """
+
+    def __init__(self, rule: BestMetricConfig | None) -> None:
+        self._rule = rule
+        self.step: int | None = None
+        self.value = math.nan
+
+    def takes(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Compare an evaluation with the best one; an equal or a NaN value is not better.
+
+        Returns:
+            Whether it is the best now.
+
+        Raises:
+            ConfigError: if the metric is not among `metrics`.
+        """
+        if self._rule is None:
+            return False
+        self.require(metrics)
+        value = float(metrics[self._rule.metric])
+        sign = 1.0 if self._rule.better == "max" else -1.0
+        if math.isnan(value) or (self.step is not None and sign * value <= sign * self.value):
+            return False
+        self.step, self.value = step, value
+        return True
+
+    def require(self, metrics: Mapping[str, float]) -> None:
+        """Refuse a rule about a metric that is not measured.
+
+        Raises:
+            ConfigError: naming the nearest one.
+        """
+        if self._rule is None or self._rule.metric in metrics:
+            return
+        near = get_close_matches(self._rule.metric, metrics, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(metrics)}"
+        raise ConfigError(
+            f"best_metric.metric: no metric '{self._rule.metric}' is measured; {hint}"
+        )
+
+    def steps(self) -> tuple[int, ...]:
+        """The step to protect, if there is one."""
+        return () if self.step is None else (self.step,)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Step and value."""
+        return {"step": self.step, "value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.step, self.value = state["step"], state["value"]

@@ -1,0 +1,245 @@
+"""The body of the stages that fit a model to a fixed dataset.
+
+Resume, step, average, evaluate, log, save, stop, export.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from stages.configs.training_config import DeepSpeedEngineConfig, TrainingConfig
+from stages.contract import Context
+from stages.training.best_checkpoint import BestCheckpoint
+from stages.training.checkpointing import Part, resume, saver
+from stages.training.engines import make_engine
+from training_core import checkpoint
+from training_core.data.batching import share_of_rank, steps_in
+from training_core.distributed import all_gather_object, any_rank
+from training_core.ema import WeightAverage
+from training_core.engine.protocol import Objective, TrainEngine
+from training_core.errors import ConfigError, DataError, IntegrityError, StoppedError
+from training_core.loop import train_steps
+from training_core.models import hub
+from training_core.models.parts import TrainedPart
+from training_core.types import StepReport
+
+log = logging.getLogger(__name__)
+
+BatchOf = Callable[[int], Sequence[Any]]
+"""Step (0-based) -> the micro-batches of its whole batch, the same on every rank."""
+Evaluate = Callable[[], Mapping[str, float]]
+"""Measures the model that is fitted; called in eval mode and without gradients."""
+
+
+def fit(
+    model: Any,
+    objective: Objective,
+    batch_of: BatchOf,
+    *,
+    num_examples: int,
+    training: TrainingConfig,
+    context: Context,
+    evaluate: Evaluate | None = None,
+    batches_ask_model: bool = False,
+) -> None:
+    """Train `model` in place, from the newest checkpoint of this stage if there is one.
+
+    At the end it has the weights that `training.export` asks for, averaged if there is an average.
+
+    Args:
+        model: already on its device.
+        objective: the loss of one micro-batch.
+        batch_of: gives the micro-batches of each step.
+        num_examples: size of the dataset.
+        training: how long and how fast.
+        context: where checkpoints and curves go, and the ranks that train together.
+        evaluate: measures `model` every `training.eval_every_steps` and after the last step.
+        batches_ask_model: whether `batch_of` computes with `model` as it is then, as for samples.
+
+    Raises:
+        StoppedError: after SIGTERM, once the state is saved.
+        DataError: if there is nothing to train on.
+        ConfigError: if an evaluation is asked for and the stage has none.
+    """
+    if num_examples == 0:
+        raise DataError(
+            "no example is left to train on: each is longer than "
+            f"max_tokens={training.max_tokens}; raise it"
+        )
+    if evaluate is None and (training.eval_every_steps or training.best_metric):
+        raise ConfigError(
+            "eval_every_steps and best_metric need an evaluation, and this stage has none; "
+            "set eval_data, or leave them out"
+        )
+    model.train()
+    total = steps_in(num_examples, training.batch_size, training.epochs)
+    if isinstance(training.engine, DeepSpeedEngineConfig):
+        size = training.engine.tensor_parallel_size
+        context = replace(context, dist_info=replace(context.dist_info, tensor_parallel_size=size))
+    if evaluate and training.best_metric and not training.eval_every_steps:
+        with eval_mode(model):  # a misspelled name is found now, not after the last step
+            BestCheckpoint(training.best_metric).require(evaluate())
+    engine = make_engine(model, training.optimizer, total, training.engine, context.dist_info)
+    fitting = _Fitting(engine, training, context, evaluate)
+    fitting.run(objective, fitting.asked(batch_of) if batches_ask_model else batch_of, total)
+    engine.finish()
+    fitting.export(total)
+    model.eval()
+
+
+def save_model(model: Any, tokenizer: Any, context: Context) -> None:
+    """Save the artifact: a whole model and its tokenizer, once for all ranks."""
+    if context.dist_info.is_first:
+        hub.save(model, tokenizer, context.artifact_dir)
+
+
+class _Fitting:
+    """What happens between two optimizer steps."""
+
+    def __init__(
+        self,
+        engine: TrainEngine,
+        training: TrainingConfig,
+        context: Context,
+        evaluate: Evaluate | None,
+    ) -> None:
+        self._engine, self._model = engine, engine.model
+        self._trained = TrainedPart(self._model) if _is_partly_frozen(self._model) else self._model
+        self._training, self._context, self._evaluate = training, context, evaluate
+        self._best = BestCheckpoint(training.best_metric)
+        with engine.gathered_weights() as model:
+            decay = training.ema_decay
+            self._average = None if decay is None else WeightAverage(model, decay)
+        self._parts: dict[str, Part] = {"best": self._best}
+        if self._average is not None:
+            self._parts["average"] = self._average
+
+    def asked(self, batch_of: BatchOf) -> BatchOf:
+        """Let `batch_of` find the model whole, and leave it was."""
+
+        def batch_of_whole(step: int) -> Sequence[Any]:
+            with self._engine.gathered_weights(), eval_mode(self._model):
+                return batch_of(step)
+
+        return batch_of_whole
+
+    def run(self, objective: Objective, batch_of: BatchOf, total: int) -> None:
+        """Make all steps that are not made yet."""
+        context, every = self._context, self._training.save_every_steps
+        models, engines = {"model": self._trained}, {"engine": self._engine}
+        first = resume(context, models, engines, self._parts)
+        save = saver(
+            context,
+            models,
+            engines,
+            keep=self._training.keep_checkpoints,
+            keep_gib=self._training.keep_checkpoints_gib,
+            parts=self._parts,
+            protected=self._best.steps,
+        )
+        batches = (self._share(batch_of(step)) for step in range(first, total))
+        for report in train_steps(
+            self._engine, objective, batches, first_step=first, dist_info=context.dist_info
+        ):
+            measured, is_best = self._after(report, total)
+            context.sink.log(report.step, {**report.metrics, **_basics(report), **measured})
+            context.sink.progress(report.step, total, f"loss {report.loss:.4f}")
+            must_stop = any_rank(context.should_stop(), context.dist_info)
+            is_due = is_best or report.step % every == 0
+            if must_stop or (is_due and report.step < total):
+                save(report.step)
+            if must_stop:
+                raise StoppedError(
+                    f"stopped at step {report.step} of {total}; its checkpoint is saved"
+                )
+
+    def _after(self, report: StepReport, total: int) -> tuple[Mapping[str, float], bool]:
+        """Average and evaluate, before anything of this step is saved."""
+        if self._average is not None:
+            with self._engine.gathered_weights() as model:
+                self._average.update(model)
+        every = self._training.eval_every_steps
+        if self._evaluate is None or (report.step < total and (not every or report.step % every)):
+            return {}, False
+        with self._engine.gathered_weights(), self._averaged(), eval_mode(self._model):
+            measured = all_gather_object(dict(self._evaluate()), self._context.dist_info)[0]
+        return measured, self._best.takes(report.step, measured)
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        if self._average is None:
+            yield
+        else:
+            with self._average.in_place_of(self._model):
+                yield
+
+    def _share(self, micro_batches: Sequence[Any]) -> Sequence[Any]:
+        dist_info = self._context.dist_info
+        if dist_info.is_single_process:
+            return micro_batches
+        return share_of_rank(
+            micro_batches,
+            [padded_tokens(m) for m in micro_batches],
+            dist_info.data_rank,
+            dist_info.data_world_size,
+            even=self._engine.needs_even_ranks,
+        )
+
+    def export(self, total: int) -> None:
+        """Leave the weights in the model that become the artifact."""
+        step = self._best.step
+        if self._training.export == "best" and step not in (None, total):
+            self._load(step)
+        if self._average is not None:
+            self._average.write_to(self._model)
+
+    def _load(self, step: int) -> None:
+        found = checkpoint.complete_checkpoints(self._context.checkpoint_roots)
+        for candidate in (c for c in found if c.step == step):
+            state = checkpoint.load(candidate, {"model": self._trained})
+            if self._average is not None:
+                self._average.load_state_dict(state["parts"]["average"])
+            log.info("the best checkpoint, of step %d, becomes the artifact", step)
+            return
+        raise IntegrityError(
+            f"the best checkpoint is of step {step}, and it is gone from "
+            f"{', '.join(map(str, self._context.checkpoint_roots))}; start the stage over"
+        )
+
+
+@contextmanager
+def eval_mode(model: Any) -> Iterator[None]:
+    """Evaluate so that training goes on as if nobody had: no gradients, no random number drawn."""
+    devices = list(range(torch.cuda.device_count()))
+    was_training = model.training
+    with torch.random.fork_rng(devices), torch.no_grad():
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(was_training)
+
+
+def _is_partly_frozen(model: Any) -> bool:
+    return not all(parameter.requires_grad for parameter in model.parameters())
+
+
+def padded_tokens(micro_batch: Any) -> int:
+    """What a micro-batch costs: the size of its `batch.input_ids`, or of its own `input_ids`."""
+    batch = micro_batch.batch if hasattr(micro_batch, "batch") else micro_batch
+    return int(batch.input_ids.numel())
+
+
+def _basics(report: StepReport) -> dict[str, float]:
+    return {
+        "loss": report.loss,
+        "grad_norm": report.grad_norm,
+        "learning_rate": report.learning_rate,
+        "tokens": report.tokens,
+    }

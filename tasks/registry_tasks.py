@@ -1,0 +1,174 @@
+"""Prefect tasks that mirror finished stages into the registry and move the champion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+from prefect.runtime import flow_run
+
+from tasks import ledger
+from tasks.connections import Connections
+from tasks.failures import is_transient
+from tasks.gate import Verdict, as_table
+from tasks.refs import StageRef
+from tasks.versions import ModelVersionRef
+from training_core.errors import IntegrityError
+
+REGISTRY_RETRIES: list[float] = [2, 10, 30, 60, 120]
+PATIENT: dict[str, Any] = {
+    "cache_policy": NO_CACHE,
+    "retries": len(REGISTRY_RETRIES),
+    "retry_delay_seconds": REGISTRY_RETRIES,
+    "retry_condition_fn": is_transient,
+}
+"""Of every task that talks to MLflow: a short outage of it ends no flow."""
+
+
+@task(
+    name="register",
+    task_run_name="register {ref.step}",
+    **PATIENT,
+)
+def register(
+    ref: StageRef, connections: Connections, lifecycle: str, *, is_candidate: bool = False
+) -> StageRef:
+    """Make the finished stage a model version (or a finished run, for data), once.
+
+    Returns:
+        The ref, with its model version where it has one.
+
+    Raises:
+        IntegrityError: if the stage's files are no longer what its manifest says.
+        TransientError: while MLflow cannot be reached; nothing is lost meanwhile.
+    """
+    manifest = connections.store.find_digest(ref.stage, ref.key, ref.digest)
+    if manifest is None:
+        raise IntegrityError(
+            f"the files of step '{ref.step}' are damaged or gone; run the flow again"
+        )
+    version = connections.registry.register(
+        manifest,
+        lifecycle=lifecycle,
+        step=ref.step,
+        flow_run_id=str(flow_run.id),
+        is_candidate=is_candidate,
+    )
+    rows = [{"metric": name, "value": f"{value:.4g}"} for name, value in ref.metrics.items()]
+    create_table_artifact(rows, key=f"{ref.step.replace('_', '-')}-metrics", description=ref.step)
+    return ref.model_copy(update={"model_version": version.version}) if version else ref
+
+
+@task(
+    name="promote",
+    task_run_name="promote {name}/{version}",
+    **PATIENT,
+)
+def promote(
+    connections: Connections,
+    name: str,
+    version: int,
+    *,
+    based_on: int,
+    verdict: Verdict,
+    who: str,
+    why: str,
+) -> bool:
+    """Write the verdict down; if the evidence passed, make the version the champion.
+
+    Returns:
+        Whether the champion moved.
+
+    Raises:
+        ConflictError: if somebody else moved it meanwhile; judge again against the new one.
+    """
+    log = get_run_logger()
+    create_markdown_artifact(as_table(verdict), key="promotion", description=f"{name}/{version}")
+    if not verdict.passed:
+        failed = [
+            f"{c.name} {c.expected}, found {c.found}" for c in verdict.reasons if not c.passed
+        ]
+        log.warning(
+            "%s/%d stays a candidate: the evidence is not enough (expected %s); "
+            "champion did not move",
+            name,
+            version,
+            "; ".join(failed),
+        )
+        return False
+    entry = ledger.promote(
+        connections.registry, name, version, based_on=based_on, evidence=verdict, who=who, why=why
+    )
+    emit_event(
+        "ratchet.model.promoted",
+        resource={"prefect.resource.id": f"ratchet.model.{name}"},
+        payload={"name": name, "version": version, "entry": entry.number},
+    )
+    log.info("%s/%d is champion (entry %d of the ledger)", name, version, entry.number)
+    return True
+
+
+@task(name="rollback", task_run_name="rollback {name}/{version}", **PATIENT)
+def roll_back(
+    connections: Connections, name: str, version: int, *, based_on: int, who: str, why: str
+) -> None:
+    """Make a version that was champion before champion again.
+
+    Raises:
+        ConfigError: if it was never champion.
+        ConflictError: if somebody else moved the champion meanwhile.
+    """
+    ledger.rollback(connections.registry, name, version, based_on=based_on, who=who, why=why)
+    get_run_logger().info("%s/%d is champion again", name, version)
+
+
+@task(name="champion", task_run_name="champion of {name}", **PATIENT)
+def read_champion(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
+    """Do what `champion_of` does, and wait for MLflow where that is away for a short time."""
+    return champion_of(connections, name)
+
+
+def champion_of(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
+    """Return the number of the ledger's last valid entry (0 for none), and the champion."""
+    entry = ledger.champion(connections.registry, name)
+    if entry is None:
+        return 0, None
+    ledger.heal(connections.registry, name)
+    return entry.number, connections.registry.resolve(f"models:/{name}/{entry.target}")
+
+
+def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef:
+    """Return a registered model as something that a stage can take as input.
+
+    Its own bytes: where its stage was made anew since, those that were set aside.
+
+    Raises:
+        IntegrityError: if its files are damaged or gone.
+    """
+    manifest = connections.store.find_digest(version.stage, version.stage_key, version.digest)
+    if manifest is None:
+        raise IntegrityError(
+            f"{version.uri} was made by {version.stage} {version.stage_key[:12]}, "
+            "which is damaged in or gone from the store; "
+            "roll back to an older version, or run the flow that made it"
+        )
+    return StageRef(
+        stage=manifest.stage,
+        step=version.step,
+        key=manifest.key,
+        digest=manifest.digest,
+        kind=manifest.kind,
+        metrics=manifest.metrics,
+        seconds=manifest.cost["seconds"],
+        is_reused=True,
+        model_version=version.version,
+    )
+
+
+def evidence_metrics(against_champion: StageRef, against_sft: StageRef) -> Mapping[str, float]:
+    """Join both evaluations into what the gate reads: wins over champion, divergence from SFT."""
+    return {**against_champion.metrics, "kl_to_reference": against_sft.metrics["kl_to_baseline"]}

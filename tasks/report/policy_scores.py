@@ -1,0 +1,158 @@
+"""What an evaluation found: a score per policy, and the same prompts answered by each of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stages.files import read_jsonl
+from stages.runtime.store import Manifest, Store
+from tasks.report.formatting import label
+
+PROMPTS = 8
+BASELINE, POLICY = "baseline", "policy"
+
+
+@dataclass(frozen=True)
+class Score:
+    """One policy as the judge saw it.
+
+    Attributes:
+        step: name of the step that made the policy; its role where that is not known.
+        role: `baseline`, `policy` or `policy_<name>`.
+        metrics: of `summary.json`.
+    """
+
+    step: str
+    role: str
+    metrics: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """What people call the policy."""
+        return label(self.step)
+
+    @property
+    def reward(self) -> float | None:
+        """Mean over the held-out prompts."""
+        return self.metrics.get("mean_reward")
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error of the mean reward."""
+        return self.metrics.get("reward_stderr")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One policy's response to a prompt; both are None where it has no scored one."""
+
+    label: str
+    response: str | None
+    reward: float | None
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class PromptAnswers:
+    """One held-out prompt and an answer per policy."""
+
+    prompt: str
+    answers: tuple[Answer, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A judged comparison.
+
+    Attributes:
+        step: its name in the flow.
+        judge: name of the reward that judged.
+        scores: baseline first, the judged policy last.
+        prompts: the first ones of the held-out data, not picked.
+    """
+
+    step: str
+    judge: str | None
+    scores: tuple[Score, ...]
+    prompts: tuple[PromptAnswers, ...]
+
+    @property
+    def baseline(self) -> Score | None:
+        """What the others are compared with."""
+        return next((s for s in self.scores if s.role == BASELINE), None)
+
+    @property
+    def policy(self) -> Score | None:
+        """The policy that the evaluation is about."""
+        return next((s for s in self.scores if s.role == POLICY), None)
+
+
+def read_evaluation(
+    store: Store, manifest: Manifest, step: str, names: Mapping[str, str]
+) -> Evaluation:
+    """Read an evaluation's artifact.
+
+    Args:
+        store: where it is.
+        manifest: of the evaluation.
+        step: its name in the flow.
+        names: step name by stage key, in the flow's order.
+    """
+    folder = store.artifact_dir(manifest)
+    summary = json.loads((folder / "summary.json").read_text())
+    steps = {name: _step_of(manifest, name, names) for name in summary}
+    order = _ordered(steps, list(names.values()))
+    scores = tuple(Score(steps[name], _role(name), summary[name]) for name in order)
+    labels = {name: label(steps[name]) for name in order}
+    judge = manifest.config.get("reward", {}).get("name")
+    prompts = _side_by_side(read_jsonl(folder / "samples.jsonl"), labels)
+    return Evaluation(step, judge, scores, prompts)
+
+
+def _role(name: str) -> str:
+    return name if name in (BASELINE, POLICY) else f"policy_{name}"
+
+
+def _step_of(manifest: Manifest, name: str, names: Mapping[str, str]) -> str:
+    return names.get(manifest.parents.get(_role(name), ""), name)
+
+
+def _ordered(steps: Mapping[str, str], flow: Sequence[str]) -> list[str]:
+    """Baseline first, `policy` last, the others in the flow's order; unknown steps before known."""
+
+    def place(name: str) -> tuple[int, int]:
+        rank = {BASELINE: 0, POLICY: 2}.get(name, 1)
+        return rank, flow.index(steps[name]) if steps[name] in flow else -1
+
+    return sorted(steps, key=place)
+
+
+def _side_by_side(
+    rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]
+) -> tuple[PromptAnswers, ...]:
+    """Take the first prompts, and each policy's first response to each."""
+    prompts: dict[str, str] = {}
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for row in rows:
+        prompts.setdefault(row["prompt_id"], row["prompt"])
+        found.setdefault((row["prompt_id"], row["policy"]), row)
+    return tuple(
+        PromptAnswers(text, _answers({n: found.get((id_, n)) for n in labels}, labels))
+        for id_, text in list(prompts.items())[:PROMPTS]
+    )
+
+
+def _answers(
+    rows: Mapping[str, Mapping[str, Any] | None], labels: Mapping[str, str]
+) -> tuple[Answer, ...]:
+    rewards = [row["reward"] for row in rows.values() if row]
+    best = max(rewards) if len(set(rewards)) > 1 else None
+    return tuple(
+        Answer(labels[name], row["response"], row["reward"], row["reward"] == best)
+        if row
+        else Answer(labels[name], None, None, is_best=False)
+        for name, row in rows.items()
+    )
