@@ -11,11 +11,13 @@ from safetensors.torch import load_file
 
 from stages.batches.encoding import encode_demonstrations
 from stages.batches.micro_batches import Examples
+from stages.catalog import STAGES
 from stages.configs.data_config import CafeDataConfig
 from stages.datasets import demonstrations, preferences
-from stages.files import read_jsonl
+from stages.files import read_jsonl, write_jsonl
 from stages.runtime.store import Manifest, Store
 from stages.training.heldout_metrics import mean_loss
+from training_core.data import cafe
 from training_core.data.cafe import true_reward
 from training_core.models import hub
 from training_core.rewards.model_reward import RewardModelReward
@@ -129,7 +131,29 @@ def chain(finish, tmp_path_factory) -> Chain:
         policy_dpo="dpo",
         policy_twin="sft",
     )
-    return Chain(store, steps)  # fmt: skip
+    small = {"eval_data": HELDOUT, "training": training(1, 3e-3)}
+    pairs = {"name": "cafe", "size": 64, "seed": 3}
+    step("kto", "kto", {**small, "data": pairs}, policy="sft", reference="sft")
+    step("distillation", "distillation", {**small, "data": pairs}, policy="sft", teacher="dpo")
+    solutions = {"name": "files", "path": str(_solutions(tmp_path_factory.mktemp("solutions")))}
+    process_reward = {"data": solutions, "training": training(1, 3e-3)}
+    step("process_reward", "process_reward", process_reward, policy="sft")
+    return Chain(store, steps)
+
+
+def _solutions(folder: Path) -> Path:
+    """Orders repeated dish by dish; the second step is right in every other row."""
+    rows = cafe.rows("demonstrations", split="train", size=64, seed=5)
+    solved = [
+        {
+            "prompt": row["messages"][0]["content"],
+            "completions": ["here are", "two tea" if number % 2 else "two cake"],
+            "labels": [True, bool(number % 2)],
+        }
+        for number, row in enumerate(rows)
+    ]
+    write_jsonl(folder / "solutions.jsonl", solved)
+    return folder / "solutions.jsonl"
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -369,7 +393,14 @@ GOLDEN = [
     ("dpo", "accuracy", 22 / 24, 0.05),
     ("ppo", "kl", 0.09021, 0.05),
     ("evaluation", "mean_reward", 0.30625, 0.05),
+    ("kto", "heldout_margin", 0.0, 0.05),
+    ("distillation", "heldout_divergence", 0.0, 0.05),
+    ("process_reward", "heldout_accuracy", 0.0, 0.05),
 ]
+
+
+def test_golden_values_cover_every_stage(chain):
+    assert {chain[step].stage for step, *_ in GOLDEN} == set(STAGES)
 
 
 @pytest.mark.parametrize(("step", "metric", "value", "tolerance"), GOLDEN)
