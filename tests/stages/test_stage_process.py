@@ -161,9 +161,9 @@ def killed(tmp_path_factory, write_request, run_here) -> Killed:
     codes["a2 terminated"] = process.wait(timeout=60)
     saved["a2"] = complete_checkpoints([second.parent / "checkpoints"])[0].step
     codes["a2 again"] = run_here(second)
-    eval_mode = write_request(peaceful, "sft", SFT)
-    codes["undisturbed"] = run_here(eval_mode)
-    return Killed(store, second, codes, saved, eval_mode)
+    undisturbed = write_request(peaceful, "sft", SFT)
+    codes["undisturbed"] = run_here(undisturbed)
+    return Killed(store, second, codes, saved, undisturbed)
 
 
 def artifact(request: Path) -> dict[str, torch.Tensor]:
