@@ -6,23 +6,17 @@ Prefect nor MLflow.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from stages.configs.block import StageConfig
+from stages.configs.stage_record import ArtifactKind
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.errors import ConfigError
 
 T = TypeVar("T")
-
-ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "dataset", "evaluation"]
-RowsName = Literal[
-    "demonstrations", "texts", "preferences", "unpaired_responses", "solutions", "prompts"
-]
 
 
 class ExitCode(IntEnum):
@@ -121,62 +115,3 @@ def resolve_source(field: str, configured: T | None, role: str, inputs: Inputs) 
     if chosen is None:
         raise ConfigError(f"set `{field}`, or give the input '{role}' from the graph")
     return chosen
-
-
-@dataclass(frozen=True)
-class DatasetUse:
-    """What a stage does with a dataset that its config names.
-
-    Attributes:
-        rows: what a row is; a config with a field `rows` says it itself.
-        is_trained_on: whether the stage, or a later stage through what this one makes, learns from
-            these rows. Evaluation on them would then prove nothing.
-    """
-
-    rows: RowsName
-    is_trained_on: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageSpec:
-    """The record of a stage: everything that flows, tasks, registry and report know of it.
-
-    Attributes:
-        name: the stage's name, as in the store, in job ids and on the command line; its page is
-            the module `stages.<name>`.
-        version: raised when the stage's results change for an unchanged config; part of the stage
-            key.
-        config: what a person writes.
-        makes: kind of the artifact.
-        required: kind of each input that must be given, by role.
-        optional: kind of each input that may be given, by role.
-        families: kind of further inputs by the beginning of their roles, e.g. `policy_`; any number
-            of them may be given.
-        reads: the datasets that its config names, by field.
-        trains: whether it runs the training loop.
-        headline: its line in the report; `{metric}` is the number, `{before->after}` a change.
-        curves: title of each curve that the report draws, by metric.
-    """
-
-    name: str
-    version: int
-    config: type[StageConfig]
-    makes: ArtifactKind
-    required: Mapping[str, ArtifactKind] = field(default_factory=dict)
-    optional: Mapping[str, ArtifactKind] = field(default_factory=dict)
-    families: Mapping[str, ArtifactKind] = field(default_factory=dict)
-    reads: Mapping[str, DatasetUse] = field(default_factory=dict)
-    trains: bool = False
-    headline: str = ""
-    curves: Mapping[str, str] = field(default_factory=dict)
-
-    def kind_of(self, role: str) -> ArtifactKind | None:
-        """Return the kind of the input `role`, or None if the stage does not take it."""
-        for start, kind in self.families.items():
-            if role.startswith(start):
-                return kind
-        return self.required.get(role) or self.optional.get(role)
-
-    def run(self, config: StageConfig, inputs: Inputs, context: Context) -> Result:
-        """Run the stage in this process; its page is imported now, because it loads torch."""
-        return importlib.import_module(f"stages.{self.name}").run(config, inputs, context)

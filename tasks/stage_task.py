@@ -22,7 +22,7 @@ from prefect.states import Completed
 
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
-from stages.contract import StageSpec
+from stages.configs.stage_record import StageRecord
 from stages.runtime.sources import digests_of_sources
 from stages.runtime.stage_key import stage_key
 from stages.runtime.store import Manifest, Request
@@ -53,7 +53,7 @@ class StageJob:
     is_forced: bool = False
 
     @property
-    def spec(self) -> StageSpec:
+    def spec(self) -> StageRecord:
         """The row of the stage table whose page the config comes from."""
         return stage_of(self.config)
 

@@ -1,4 +1,4 @@
-"""What a person writes about dpo."""
+"""What a person writes about the stage `dpo`, and its record."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.loss_config import DpoLossConfig, PreferenceLossConfig
 from stages.configs.model_config import ModelConfig
+from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 
 
@@ -20,3 +21,18 @@ class DpoConfig(StageConfig):
     eval_data: DataConfig | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
     model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the policy is fitted.")
+
+
+STAGE = StageRecord(
+    name="dpo",
+    version=1,
+    config=DpoConfig,
+    makes="policy",
+    required={"policy": "policy"},
+    optional={"reference": "policy", "dataset": "dataset"},
+    families={"dataset_": "dataset"},
+    reads=trained_rows("preferences"),
+    trains=True,
+    headline="{accuracy} of {train_pairs} training pairs ranked right",
+    curves=PAIR_CURVES,
+)

@@ -16,7 +16,7 @@ from stages.configs.data_config import (
     HubDataConfig,
     MixedDataConfig,
 )
-from stages.contract import DatasetUse, RowsName
+from stages.configs.stage_record import DatasetUse, RowsName
 from stages.datasets import kinds
 from stages.datasets.kinds import RowKind
 from training_core.data.chat import encode_prompts

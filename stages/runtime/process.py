@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from threading import Event
 
@@ -116,7 +116,8 @@ def _run(request: Request, config: StageConfig, context: Context, started: float
     )  # fmt: skip
     _use_threads(config)
     inputs = {role: Path(directory) for role, directory in request.inputs.items()}
-    result = find_stage(request.stage).run(config, inputs, context)
+    page = import_module(f"stages.{request.stage}")  # now, because it loads torch
+    result: Result = page.run(config, inputs, context)
     if not rank.is_first:
         shutil.rmtree(context.artifact_dir.parent, ignore_errors=True)
         return True

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from stages.configs.block import StageConfig
-from stages.contract import StageSpec
+from stages.configs.stage_record import StageRecord
 
 SCHEMA = 1
 
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def stage_key(spec: StageSpec, config: StageConfig, inputs: Mapping[str, str]) -> str:
+def stage_key(spec: StageRecord, config: StageConfig, inputs: Mapping[str, str]) -> str:
     """Compute the stage key.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.contract import ArtifactKind
+from stages.configs.stage_record import ArtifactKind
 from stages.runtime.stage_key import digest_of, digest_of_file
 from training_core.errors import IntegrityError
 

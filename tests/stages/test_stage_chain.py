@@ -335,13 +335,12 @@ def test_one_held_out_prompt_can_be_evaluated(chain, write_request, run_here):
 
 def ppo_until(chain, directory, *, stop_after=None, earlier=()):
     """Run PPO's four rounds, or as many as it is given; return its metrics and weights."""
-    from stages.catalog import find_stage
+    from stages import ppo
     from stages.contract import Context
     from stages.runtime.metric_files import FileSink
     from training_core.errors import StoppedError
 
-    spec = find_stage("ppo")
-    config = spec.config.model_validate({**PPO, "steps": 4})
+    config = STAGES["ppo"].config.model_validate({**PPO, "steps": 4})
     inputs = {r: chain.dir(r) for r in ("reward_model",)}
     inputs |= {"policy": chain.dir("dpo"), "reference": chain.dir("dpo")}
     directory.mkdir(parents=True)
@@ -352,7 +351,7 @@ def ppo_until(chain, directory, *, stop_after=None, earlier=()):
 
     context = Context(directory, FileSink(directory, "ppo"), tuple(earlier), should_stop)
     try:
-        return spec.run(config, inputs, context).metrics
+        return ppo.run(config, inputs, context).metrics
     except StoppedError:
         return None
 
