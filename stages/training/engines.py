@@ -54,7 +54,7 @@ def make_engine(
         "schedule": schedule,
         "weight_decay": optimizer.weight_decay,
         "max_grad_norm": optimizer.max_grad_norm,
-        "ranks": dist_info,
+        "dist_info": dist_info,
     }
     own = optimizer.model_dump(exclude=set(BaseOptimizerConfig.model_fields) - {"betas", "eps"})
     name = own.pop("name")
