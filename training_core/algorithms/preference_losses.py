@@ -251,13 +251,11 @@ class PreferenceLoss:
         function: (pairs, **hyperparameters) -> [B]; every one has a `beta`.
         needs_reference: whether `ref_chosen` and `ref_rejected` are looked at.
         is_length_normalised: whether log-probabilities count per token of the response.
-        description: one line.
     """
 
     function: Callable[..., Tensor]
     needs_reference: bool
     is_length_normalised: bool
-    description: str
 
 
 def implicit_rewards(
@@ -287,14 +285,14 @@ def implicit_rewards(
 
 
 PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
-    "dpo": PreferenceLoss(dpo, True, False, "sigmoid loss; label smoothing makes it cDPO"),
-    "robust": PreferenceLoss(robust, True, False, "DPO corrected for a known share of flips"),
-    "ipo": PreferenceLoss(ipo, True, True, "squared distance from a margin, per token"),
-    "ipo_summed": PreferenceLoss(ipo_summed, True, False, "the same per response (OpenRLHF)"),
-    "hinge": PreferenceLoss(hinge, True, False, "SLiC's hinge on DPO's margin"),
-    "simpo": PreferenceLoss(simpo, False, True, "mean log-probabilities and a target margin"),
-    "orpo": PreferenceLoss(orpo, False, True, "NLL of the chosen plus the log odds ratio"),
-    "dpo_norm": PreferenceLoss(dpo_norm, True, True, "DPO per token (Tulu 3)"),
+    "dpo": PreferenceLoss(dpo, True, False),
+    "robust": PreferenceLoss(robust, True, False),
+    "ipo": PreferenceLoss(ipo, True, True),
+    "ipo_summed": PreferenceLoss(ipo_summed, True, False),
+    "hinge": PreferenceLoss(hinge, True, False),
+    "simpo": PreferenceLoss(simpo, False, True),
+    "orpo": PreferenceLoss(orpo, False, True),
+    "dpo_norm": PreferenceLoss(dpo_norm, True, True),
 }
 
 
