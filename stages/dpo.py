@@ -19,7 +19,7 @@ from stages.sampling.selection import without_repeats
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
 from stages.training.heldout_metrics import pair_metrics
-from stages.training.reference_logprobs import Reference
+from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.preference_losses import (
     PREFERENCE_LOSSES,
     PairLogprobs,
@@ -62,7 +62,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     train, test = (Pairs(some, pad_id, policy.device, shares, packs) for some in (pairs, heldout))
     budget = config.training.micro_batch_tokens
     if row.needs_reference:
-        reference = Reference(policy, inputs, config.model, config.seed, context)
+        reference = reference_of(policy, inputs, config.model, config.seed, context)
         train, test = (_with_reference(each, reference, budget) for each in (train, test))
     if row.needs_reference and inputs["policy"] == inputs["reference"]:
         _require_no_preference_yet(policy, train, context, budget)
@@ -72,7 +72,6 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     objective = balanced(
         preference(loss, rewards, nll_coef=config.nll_coef),
         config.model.moe_aux_loss_coef,
-        batch_of=lambda batch: batch.batch,
         weights=each_counts(0.5),
     )
 
@@ -118,7 +117,6 @@ def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
     sums = reference.logprobs(
         pairs,
         [side for pair in pairs.pairs for side in (pair.chosen, pair.rejected)],
-        batch_of=lambda batch: batch.batch,
         columns=2,
         budget_tokens=budget,
     )
