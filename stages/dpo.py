@@ -20,11 +20,8 @@ from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
 from stages.training.heldout_metrics import pair_metrics
 from stages.training.reference_logprobs import Reference, reference_of
-from training_core.algorithms.preference_losses import (
-    PREFERENCE_LOSSES,
-    PairLogprobs,
-    implicit_rewards,
-)
+from training_core.algorithms.pair_logprobs import PairLogprobs
+from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.data import chat
 from training_core.errors import ConfigError, MismatchError
 from training_core.models import hub
@@ -45,9 +42,9 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen implicit reward is larger), and
     with `eval_data` `heldout_accuracy`, `heldout_margin`, and both before training.
     """
-    row = PREFERENCE_LOSSES[config.loss.name]
+    row = PREFERENCE_LOSSES[config.loss.row]
     if row.needs_reference and "reference" not in inputs:
-        raise ConfigError(f"loss '{config.loss.name}' needs the input 'reference'; give one")
+        raise ConfigError(f"loss '{config.loss.row}' needs the input 'reference'; give one")
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
     rows, repeated = _rows(config, inputs)
@@ -68,7 +65,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
         _require_no_preference_yet(policy, train, context, budget)
 
     rewards = partial(implicit_rewards, row, beta=config.loss.beta)
-    loss = partial(row.function, **config.loss.model_dump(exclude={"name"}))
+    loss = partial(row.function, **config.loss.hyperparameters)
     objective = balanced(
         preference(loss, rewards, nll_coef=config.nll_coef),
         config.model.moe_aux_loss_coef,

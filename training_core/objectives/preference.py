@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from training_core.algorithms.preference_losses import PairLogprobs, chosen_nll
+from training_core.algorithms.pair_logprobs import PairLogprobs, chosen_nll
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Batch, Loss, Mean, mean_of
