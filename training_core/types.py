@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -150,6 +151,21 @@ class Batch:
     layout: Layout | None = None
 
     @property
+    def batch(self) -> Batch:
+        """The batch itself, which is a `MicroBatch`, too."""
+        return self
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens without padding."""
+        return int(self.attention_mask.sum())
+
+    @property
+    def padded_tokens(self) -> int:
+        """Number of tokens with padding: what the batch costs."""
+        return self.input_ids.numel()
+
+    @property
     def num_sequences(self) -> int:
         """Number of sequences, S; B without a layout."""
         return len(self.input_ids) if self.layout is None else len(self.layout.ends)
@@ -170,6 +186,15 @@ class Batch:
             return values.sum(dim=1)
         sums = values.new_zeros(self.num_sequences)
         return sums.index_add(0, self.layout.sequences[self.loss_mask], values[self.loss_mask])
+
+
+class MicroBatch(Protocol):
+    """What an objective is asked about at a time: some sequences, and what belongs to them."""
+
+    @property
+    def batch(self) -> Batch:
+        """The sequences."""
+        ...
 
 
 @dataclass(frozen=True)

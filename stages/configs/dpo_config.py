@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationInfo, field_validator
+
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
-from stages.configs.loss_config import DpoLossConfig, PreferenceLossConfig
+from stages.configs.loss_config import DpoLossConfig, PairLossConfig, PreferenceLossConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
@@ -15,12 +17,24 @@ class DpoConfig(StageConfig):
 
     loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss on the pair.")
     nll_coef: float = semantic(
-        0.0, "Weight of the chosen response's mean NLL (RPO; Llama 3.1 has 0.2).", ge=0
+        None,
+        "Weight of the chosen response's mean NLL (RPO; Llama 3.1 has 0.2); "
+        "None is the loss's own default, 0 for most.",
+        ge=0,
+        validate_default=True,
     )
     data: DataConfig | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
     model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the policy is fitted.")
+
+    @field_validator("nll_coef", mode="before")
+    @classmethod
+    def _is_the_losss_own_if_unset(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None:
+            return value
+        loss = info.data.get("loss", PairLossConfig)  # a loss that is refused is not there
+        return loss.default_nll_coef
 
 
 STAGE = StageRecord(

@@ -18,6 +18,7 @@ from flows.promote import promote
 from flows.single_stage import stage
 from stages.catalog import STAGES, find_stage, stage_of
 from stages.configs.block import Block, StageConfig
+from stages.configs.loss_config import PairLossConfig
 from stages.configs.ppo_config import PpoConfig
 from stages.configs.sampling_config import GroupSamplingConfig
 from stages.configs.training_config import BaseOptimizerConfig
@@ -84,6 +85,7 @@ def test_every_block_of_the_floors_is_reached():
         StageConfig,
         GroupSamplingConfig,
         BaseOptimizerConfig,
+        PairLossConfig,
     }  # the bases of others
 
 

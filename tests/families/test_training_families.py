@@ -17,7 +17,7 @@ from stages.contract import Context
 from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import policy_logprobs
 from stages.runtime.metric_files import FileSink
-from stages.training.reference_logprobs import reference_logprobs
+from stages.training.reference_logprobs import Reference
 from tests.families.layouts import padded_right
 from tests.families.objectives import GradientKeeper, cases, gradient
 from training_core.algorithms.kl import k1, k3
@@ -193,10 +193,8 @@ def test_kept_reference_logprobs_are_found_for_the_same_inputs_and_no_others(mak
             return nullcontext(make_policy())
 
         collator = Examples(examples, 0, CPU)
-        return reference_logprobs(
-            load, collator, examples, batch_of=lambda batch: batch, columns=1,
-            budget_tokens=64, identity=identity, context=context,
-        )  # fmt: skip
+        reference = Reference(load, identity, context)
+        return reference.logprobs(collator, examples, columns=1, budget_tokens=64)
 
     first = ask(EXAMPLES)
     assert torch.equal(ask(EXAMPLES), first)

@@ -107,35 +107,6 @@ def encode_prompts(
     ]
 
 
-def encode_response(
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: Prompt,
-    response: str,
-    *,
-    max_tokens: int,
-    is_finished: bool = True,
-) -> Example | None:
-    """Put `response` and the end token after `prompt`; only these are trained.
-
-    Args:
-        tokenizer: with an end token.
-        prompt: from `encode_prompt`.
-        response: the assistant's text.
-        max_tokens: the longest sequence allowed.
-        is_finished: False leaves the end token out, for a sampled response that its limit cut.
-
-    Returns:
-        The example, or None if it is longer than `max_tokens` (it is dropped and counted, never
-        cut: a cut response would teach not to end).
-
-    Raises:
-        DataError: if the response has no tokens.
-    """
-    return encode_responses(
-        tokenizer, [prompt], [response], max_tokens=max_tokens, is_finished=[is_finished]
-    )[0]
-
-
 def encode_responses(
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[Prompt],
@@ -144,7 +115,22 @@ def encode_responses(
     max_tokens: int,
     is_finished: Sequence[bool],
 ) -> list[Example | None]:
-    """Put a response after each prompt, many at once; see `encode_response`."""
+    """Put a response and the end token after each prompt; only these are trained.
+
+    Args:
+        tokenizer: with an end token.
+        prompts: from `encode_prompts`.
+        responses: the assistant's texts.
+        max_tokens: the longest sequence allowed.
+        is_finished: False leaves the end token out, for a sampled response that its limit cut.
+
+    Returns:
+        The examples; None for one longer than `max_tokens` (it is dropped and counted, never cut: a
+        cut response would teach not to end).
+
+    Raises:
+        DataError: if a response has no tokens.
+    """
     end = eos_id(tokenizer)
     encoded: list[Example | None] = []
     rows = zip(prompts, responses, tokenise(tokenizer, responses), is_finished, strict=True)

@@ -39,7 +39,7 @@ def encode_conversations(
 ) -> list[Example | None]:
     """Put the last answer after each prompt and mark what is trained.
 
-    `last_turn` trains the response and its end, as `encode_response` does. `every_turn` trains
+    `last_turn` trains the response and its end, as `encode_responses` does. `every_turn` trains
     also the answers inside the prompt, each with the end token that the template puts after it, and
     never a header; `all_tokens` trains everything. The ids are the same for all three.
 
