@@ -13,6 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
+from stages.attempt import Attempt
 from stages.configs.block import StageConfig
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.errors import ConfigError
@@ -59,8 +60,8 @@ class Context:
     """What a stage is given besides its config and inputs.
 
     Attributes:
-        attempt_dir: this attempt's own directory; checkpoints and the artifact go below it.
-        earlier_attempts: directories of earlier attempts at the same key, newest first; read only.
+        attempt: this attempt; checkpoints and the artifact go below its directory.
+        earlier_attempts: at the same key, newest first; read only.
         sink: where curves and progress go.
         should_stop: becomes true after SIGTERM; a training stage then saves and raises
             `StoppedError`.
@@ -70,9 +71,9 @@ class Context:
         dist_info: this process among those that run the stage together.
     """
 
-    attempt_dir: Path
+    attempt: Attempt
     sink: MetricSink
-    earlier_attempts: tuple[Path, ...] = ()
+    earlier_attempts: tuple[Attempt, ...] = ()
     should_stop: Callable[[], bool] = lambda: False
     input_digests: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
@@ -81,14 +82,12 @@ class Context:
     @property
     def artifact_dir(self) -> Path:
         """Where the stage leaves what it made; of several ranks the first one's is kept."""
-        own = self.attempt_dir
-        of_rank = own if self.dist_info.is_first else own / f"rank-{self.dist_info.rank}"
-        return of_rank / "artifact"
+        return self.attempt.of_rank(self.dist_info.rank).artifact
 
     @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
         """Directories that may hold checkpoints of this stage, this attempt's own first."""
-        return tuple(d / "checkpoints" for d in (self.attempt_dir, *self.earlier_attempts))
+        return tuple(a.checkpoints for a in (self.attempt, *self.earlier_attempts))
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 
+from stages.attempt import Attempt
 from stages.contract import ExitCode
 from stages.runtime.error_record import read_error
 from stages.runtime.ray_cluster import JobInfo
-from tasks.submission import Attempt
 from training_core.errors import (
     InputError,
     MismatchError,
@@ -34,8 +34,8 @@ def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
     Returns:
         A permanent error for what a person has to mend, else a `TransientError`.
     """
-    recorded = read_error(attempt.directory)
-    where = f"{attempt.job_id} (log: {attempt.directory / 'log.txt'})"
+    recorded = read_error(attempt)
+    where = f"{attempt.job_id} (log: {attempt.log})"
     if recorded:
         kind = PERMANENT.get(int(recorded["code"]), TransientError)
         return kind(f"{recorded['kind']}: {recorded['message']} [{where}]")

@@ -80,7 +80,7 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
             save(step + 1)
     cast.rollout_engine.close()
     hub.save(models["policy"], cast.tokenizer, context.artifact_dir)
-    return _summary(read_jsonl(context.attempt_dir / "metrics.jsonl"), config.steps)
+    return _summary(read_jsonl(context.attempt.metrics), config.steps)
 
 
 def _round(config: PpoConfig, cast: PpoModels, step: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ from threading import Event
 
 from pydantic import ValidationError
 
+from stages.attempt import Attempt
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
 from stages.contract import Context, ExitCode, MetricSink, Result
@@ -69,9 +70,8 @@ def run_request(path: Path) -> int:
         An `ExitCode`; errors that Ratchet knows are also written to `error.json` beside the
         request.
     """
-    attempt_dir = path.resolve().parent
-    rank = os.environ.get("RANK", "0")
-    _log_to(attempt_dir / ("log.txt" if rank == "0" else f"log-rank{rank}.txt"))
+    attempt = Attempt(path.resolve().parent)
+    _log_to(attempt.log_of(int(os.environ.get("RANK", "0"))))
     started = time.time()
     dist_info = SINGLE_PROCESS
     try:
@@ -79,7 +79,7 @@ def run_request(path: Path) -> int:
         request = Request.model_validate_json(path.read_bytes())
         config = find_stage(request.stage).config.model_validate(request.config)
         stop = _stop_on_sigterm()
-        if Store(attempt_dir.parents[4]).find(request.stage, request.key):
+        if Store(attempt.store_root).find(request.stage, request.key):
             log.info("another attempt has finished already")
             return ExitCode.LOST_THE_RACE
         if config.resources.num_workers > 1 and "RANK" not in os.environ:
@@ -87,15 +87,15 @@ def run_request(path: Path) -> int:
             return run_workers(path.resolve(), config.resources, stop)
         with (
             _together(dist_info),
-            Heartbeat(attempt_dir) if dist_info.is_first else nullcontext(),
-            open_sinks(attempt_dir, request, config.logging)
+            Heartbeat(attempt) if dist_info.is_first else nullcontext(),
+            open_sinks(attempt, request, config.logging)
             if dist_info.is_first
             else nullcontext(NullSink()) as sink,
         ):
-            context = _context(attempt_dir, request, stop, dist_info, sink)
+            context = _context(attempt, request, stop, dist_info, sink)
             won = _run(request, config, context, started)
     except (RatchetError, ValidationError, OSError) as error:
-        return _report(error, attempt_dir)
+        return _report(error, attempt)
     except RuntimeError as error:
         if dist_info.is_single_process or not LOST_RANK.search(str(error)):
             raise
@@ -109,10 +109,10 @@ def run_request(path: Path) -> int:
 
 def _run(request: Request, config: StageConfig, context: Context, started: float) -> bool:
     """Run the stage; the first rank publishes."""
-    attempt_dir, rank = context.attempt_dir, context.dist_info
+    rank = context.dist_info
     log.info(
         "stage %s, key %s, attempt %s, rank %d of %d",
-        request.stage, request.key[:12], attempt_dir.name, rank.rank, rank.world_size,
+        request.stage, request.key[:12], context.attempt.name, rank.rank, rank.world_size,
     )  # fmt: skip
     _use_threads(config)
     inputs = {role: Path(directory) for role, directory in request.inputs.items()}
@@ -120,7 +120,7 @@ def _run(request: Request, config: StageConfig, context: Context, started: float
     if not rank.is_first:
         shutil.rmtree(context.artifact_dir.parent, ignore_errors=True)
         return True
-    return _publish(request, config, result, attempt_dir, started)
+    return _publish(request, config, result, context.attempt, started)
 
 
 @contextmanager
@@ -146,11 +146,11 @@ def _require_one_fit(config: StageConfig) -> None:
 
 
 def _publish(
-    request: Request, config: StageConfig, result: Result, attempt_dir: Path, started: float
+    request: Request, config: StageConfig, result: Result, attempt: Attempt, started: float
 ) -> bool:
     if broken := [name for name, value in result.metrics.items() if not math.isfinite(value)]:
         raise NonFiniteError(f"metrics {broken} of the result are NaN or infinite")
-    files, digest = record_files(attempt_dir / "artifact")
+    files, digest = record_files(attempt.artifact)
     seconds = time.time() - started
     manifest = Manifest(
         stage=request.stage,
@@ -158,7 +158,7 @@ def _publish(
         version=find_stage(request.stage).version,
         key=request.key,
         kind=result.kind,
-        attempt=attempt_dir.name,
+        attempt=attempt.name,
         config=config.model_dump(mode="json"),
         input_digests=request.input_digests,
         parents=request.parents,
@@ -173,25 +173,19 @@ def _publish(
         },
         finished_at=time.time(),
     )
-    # <store>/stages/<stage>/<key>/attempts/<attempt>
-    return Store(attempt_dir.parents[4]).publish(manifest)
+    return Store(attempt.store_root).publish(manifest)
 
 
 def _context(
-    attempt_dir: Path, request: Request, stop: Event, dist_info: DistInfo, sink: MetricSink
+    attempt: Attempt, request: Request, stop: Event, dist_info: DistInfo, sink: MetricSink
 ) -> Context:
-    siblings = sorted(
-        (d for d in attempt_dir.parent.glob("a[0-9]*") if d != attempt_dir),
-        key=lambda d: int(d.name[1:]),
-        reverse=True,
-    )
     return Context(
-        attempt_dir=attempt_dir,
+        attempt=attempt,
         sink=sink,
-        earlier_attempts=tuple(siblings),
+        earlier_attempts=attempt.siblings,
         should_stop=stop.is_set,
         input_digests=request.input_digests,
-        cache_dir=attempt_dir.parents[4] / "cache",
+        cache_dir=attempt.store_root / "cache",
         dist_info=dist_info,
     )
 
@@ -208,7 +202,7 @@ def _use_threads(config: StageConfig) -> None:
     torch.set_num_threads(max(1, int(config.resources.num_cpus)))
 
 
-def _report(error: Exception, attempt_dir: Path) -> int:
+def _report(error: Exception, attempt: Attempt) -> int:
     code = next((code for kind, code in EXIT_CODES if isinstance(error, kind)), None)
     if isinstance(error, OSError):
         code = (
@@ -219,7 +213,7 @@ def _report(error: Exception, attempt_dir: Path) -> int:
     code = code or ExitCode.TRANSIENT
     log.error("%s: %s", type(error).__name__, error, exc_info=isinstance(error, OSError))
     try:
-        write_error(attempt_dir, code, error)
+        write_error(attempt, code, error)
     except OSError as second:  # a full disk; the exit code says it, too
         log.error("error.json was not written: %s", second)
     return code

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from stages.attempt import Attempt
 from stages.contract import Context
 from training_core import checkpoint
 from training_core.distributed import all_gather_object
@@ -58,14 +59,14 @@ def resume(
         for name, engine in engines.items():
             engine.load_state_dict(state["engines"][name])
             shards = candidate.directory / checkpoint.SHARDS / name
-            engine.load_shards(shards, context.attempt_dir / "universal")
+            engine.load_shards(shards, context.attempt.universal)
         for name, part in (parts or {}).items():
             part.load_state_dict(state["parts"][name])
         _set_random_state(state["random"][context.dist_info.rank % len(state["random"])])
-        context.sink.rewind(candidate.directory.parent.parent / "metrics.jsonl", candidate.step)
+        context.sink.rewind(Attempt.of_checkpoint(candidate.directory).metrics, candidate.step)
         log.info("resumed at step %d from %s", candidate.step, candidate.directory)
         return candidate.step
-    context.sink.rewind(context.attempt_dir / "metrics.jsonl", 0)
+    context.sink.rewind(context.attempt.metrics, 0)
     return 0
 
 

@@ -132,7 +132,7 @@ def test_workers_ask_the_model_before_each_step_as_one_process_does(
     training = {**SFT["training"], "epochs": 1}
     config = {**settings, "data": {"name": "cafe", "size": 24}, "training": training}
     alone = finish(store, stage, config, parents)
-    expected = store.attempt_dir(stage, alone.key, alone.attempt) / "request.json"
+    expected = store.attempt_of(alone).request
     shared = {**training, "engine": ENGINES["zero-3"]}
     together = {**config, "training": shared, "resources": WORKERS}
     request = write_request(store, stage, together, parents, attempt="a2")

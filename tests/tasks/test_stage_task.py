@@ -20,7 +20,6 @@ from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
 from tasks.registry_tasks import stage_ref_of
 from tasks.stage_task import StageJob, request_for
-from tasks.submission import Attempt
 from tasks.versions import ModelVersionRef, verify, without_userinfo
 from training_core.errors import (
     ConfigError,
@@ -161,14 +160,15 @@ def test_a_version_whose_bytes_are_nowhere_is_an_integrity_error(finish, store, 
         (None, TransientError),
     ],
 )
-def test_an_end_without_a_record_is_judged_by_its_exit_code(tmp_path, exit_code, expected):
-    failure = failure_of(Attempt(tmp_path, "sft-k-a1"), JobInfo(JobStatus.FAILED, exit_code))
+def test_an_end_without_a_record_is_judged_by_its_exit_code(store, exit_code, expected):
+    failure = failure_of(store.attempt("sft", "k", "a1"), JobInfo(JobStatus.FAILED, exit_code))
     assert type(failure) is expected
 
 
-def test_an_end_with_a_record_is_judged_by_that(tmp_path):
-    write_error(tmp_path, ExitCode.BAD_INPUT, DataError("row 3"))
-    failure = failure_of(Attempt(tmp_path, "sft-k-a1"), JobInfo(JobStatus.FAILED, 137))
+def test_an_end_with_a_record_is_judged_by_that(store):
+    attempt = store.attempt("sft", "k", "a1")
+    write_error(attempt, ExitCode.BAD_INPUT, DataError("row 3"))
+    failure = failure_of(attempt, JobInfo(JobStatus.FAILED, 137))
     assert type(failure) is InputError
     assert "DataError: row 3" in str(failure)
 
