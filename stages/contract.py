@@ -1,4 +1,4 @@
-"""What every stage agrees on: Config, Inputs, Context, Result, and how a process ends.
+"""What every stage agrees on: Config, Inputs, Context, Result, and its record.
 
 A stage is one page with a `Config`, and `run(config, inputs, context) -> Result`. It knows neither
 Prefect nor MLflow.
@@ -7,9 +7,9 @@ Prefect nor MLflow.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -24,19 +24,6 @@ ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "datase
 RowsName = Literal[
     "demonstrations", "texts", "preferences", "unpaired_responses", "solutions", "prompts"
 ]
-
-
-class ExitCode(IntEnum):
-    """Why a stage's process ended; the task that follows it retries only what is transient."""
-
-    DONE = 0
-    LOST_THE_RACE = 10
-    BAD_INPUT = 20
-    NON_FINITE = 30
-    MISMATCH = 31
-    DISK_FULL = 40
-    TRANSIENT = 75
-    STOPPED = 143
 
 
 class MetricSink(Protocol):
@@ -175,6 +162,22 @@ class StageSpec:
             if role.startswith(start):
                 return kind
         return self.required.get(role) or self.optional.get(role)
+
+    def require_roles(self, roles: Collection[str]) -> None:
+        """Check that inputs of these roles are what the stage needs and takes.
+
+        Raises:
+            ConfigError: naming what is missing, or the first role that the stage does not take.
+        """
+        if missing := sorted(set(self.required) - set(roles)):
+            raise ConfigError(f"stage '{self.name}' needs the input {missing}")
+        for role in roles:
+            if self.kind_of(role) is None:
+                takes = (*self.required, *self.optional)
+                near = get_close_matches(role, takes, n=1)
+                known = ", ".join((*takes, *(f"{family}<name>" for family in self.families)))
+                hint = f"did you mean '{near[0]}'?" if near else f"it takes: {known}"
+                raise ConfigError(f"stage '{self.name}' takes no input '{role}'; {hint}")
 
     def run(self, config: StageConfig, inputs: Inputs, context: Context) -> Result:
         """Run the stage in this process; its page is imported now, because it loads torch."""

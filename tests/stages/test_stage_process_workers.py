@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from test_stage_process import SFT, start, wait_for_step
 
-from stages.contract import ExitCode
 from stages.files import read_jsonl
+from stages.runtime.exit_codes import ExitCode
 from stages.runtime.store import Store
 from stages.runtime.worker_processes import rank_environment
 from stages.runtime.workers import exit_code_of, supervise
