@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,17 @@ def finish(
 
 def run_here(request: Path) -> int:
     """Run `python -m stages` without the process, and give back what it takes for itself."""
+    with as_if_a_process():
+        return int(run_request(request))
+
+
+@contextmanager
+def as_if_a_process() -> Iterator[None]:
+    """Give back the signal and the log that a stage's process takes for itself."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
     handlers = logging.root.handlers[:]
     try:
-        return int(run_request(request))
+        yield
     finally:
         signal.signal(signal.SIGTERM, on_sigterm)
         for handler in logging.root.handlers[:]:
