@@ -1,4 +1,4 @@
-"""What every stage agrees on: Config, Inputs, Context, Result, and how a process ends.
+"""What every stage agrees on: Config, Inputs, Context, Result, and its record.
 
 A stage is one page with a `Config`, and `run(config, inputs, context) -> Result`. It knows neither
 Prefect nor MLflow.
@@ -8,28 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from stages.attempt import Attempt
 from stages.configs.stage_record import ArtifactKind
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.errors import ConfigError
 
 T = TypeVar("T")
-
-
-class ExitCode(IntEnum):
-    """Why a stage's process ended; the task that follows it retries only what is transient."""
-
-    DONE = 0
-    LOST_THE_RACE = 10
-    BAD_INPUT = 20
-    NON_FINITE = 30
-    MISMATCH = 31
-    DISK_FULL = 40
-    TRANSIENT = 75
-    STOPPED = 143
 
 
 class MetricSink(Protocol):
@@ -53,8 +40,8 @@ class Context:
     """What a stage is given besides its config and inputs.
 
     Attributes:
-        attempt_dir: this attempt's own directory; checkpoints and the artifact go below it.
-        earlier_attempts: directories of earlier attempts at the same key, newest first; read only.
+        attempt: this attempt; checkpoints and the artifact go below its directory.
+        earlier_attempts: at the same key, newest first; read only.
         sink: where curves and progress go.
         should_stop: becomes true after SIGTERM; a training stage then saves and raises
             `StoppedError`.
@@ -64,9 +51,9 @@ class Context:
         dist_info: this process among those that run the stage together.
     """
 
-    attempt_dir: Path
+    attempt: Attempt
     sink: MetricSink
-    earlier_attempts: tuple[Path, ...] = ()
+    earlier_attempts: tuple[Attempt, ...] = ()
     should_stop: Callable[[], bool] = lambda: False
     input_digests: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
@@ -75,14 +62,12 @@ class Context:
     @property
     def artifact_dir(self) -> Path:
         """Where the stage leaves what it made; of several ranks the first one's is kept."""
-        own = self.attempt_dir
-        of_rank = own if self.dist_info.is_first else own / f"rank-{self.dist_info.rank}"
-        return of_rank / "artifact"
+        return self.attempt.of_rank(self.dist_info.rank).artifact
 
     @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
         """Directories that may hold checkpoints of this stage, this attempt's own first."""
-        return tuple(d / "checkpoints" for d in (self.attempt_dir, *self.earlier_attempts))
+        return tuple(a.checkpoints for a in (self.attempt, *self.earlier_attempts))
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from typing import Any
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
 from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from stages.runtime.store import Request
 from tasks.registry import Registry
-from tasks.submission import Attempt, is_alive
+from tasks.submission import is_alive
 from training_core.errors import TransientError
 
 POLL_SECONDS = 0.5
@@ -55,8 +56,8 @@ def follow(
     Raises:
         TransientError: if the cluster does not answer and the process does not beat.
     """
-    tail = LogTail(attempt.directory / "log.txt")
-    progress = ProgressBar(attempt.directory / "progress.json", step)
+    tail = LogTail(attempt.log)
+    progress = ProgressBar(attempt.progress, step)
     notice = PendingNotice(attempt.job_id, resources)
     while True:
         info = _poll(attempt, cluster)
@@ -75,10 +76,10 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
     try:
         info = cluster.info(attempt.job_id)
     except TransientError:
-        if is_alive(attempt.directory):
+        if is_alive(attempt):
             return JobInfo(JobStatus.RUNNING)
         raise
-    if info.status is JobStatus.UNKNOWN and is_alive(attempt.directory):
+    if info.status is JobStatus.UNKNOWN and is_alive(attempt):
         return JobInfo(JobStatus.RUNNING)
     return info
 
@@ -159,7 +160,7 @@ class CurveMirror:
         self, registry: Registry, attempt: Attempt, request: Request, lifecycle: str
     ) -> None:
         self._registry, self._request, self._lifecycle = registry, request, lifecycle
-        self._path = attempt.directory / "metrics.jsonl"
+        self._attempt, self._path = attempt, attempt.metrics
         self._next = 0.0
         self._run_id: str | None = None
 
@@ -182,5 +183,5 @@ class CurveMirror:
             request.stage,
             request.step,
             request.key,
-            attempt=self._path.parent.name,
+            attempt=self._attempt.name,
         )

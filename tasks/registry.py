@@ -387,8 +387,8 @@ class Registry:
                 self._client.create_registered_model(name)
 
     def _complete_run(self, run_id: str, manifest: Manifest, flow_run_id: str | None) -> None:
-        attempt = self.store.attempt_dir(manifest.stage, manifest.key, manifest.attempt)
-        self.mirror_metrics(run_id, attempt / "metrics.jsonl", is_complete=True)
+        curve = self.store.attempt_of(manifest).metrics
+        self.mirror_metrics(run_id, curve, is_complete=True)
         known = self._client.get_run(run_id).data.params
         params = [Param(k, v) for k, v in params_of(manifest).items() if k not in known]
         for start in range(0, len(params), BATCH_PARAMS):
@@ -445,8 +445,7 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _started_at(store: Store, manifest: Manifest) -> float:
-    attempt = store.attempt_dir(manifest.stage, manifest.key, manifest.attempt)
-    lines = read_jsonl(attempt / "metrics.jsonl")
+    lines = read_jsonl(store.attempt_of(manifest).metrics)
     return lines[0]["time"] if lines else manifest.finished_at
 
 

@@ -155,13 +155,6 @@ else:
     )
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return every model that an annotation mentions, through unions and `Annotated`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in models_in(argument)]
-
-
 @cache
 def partial(model: type[BaseModel]) -> type[BaseModel]:
     """Build the model of a partial config: every field of `model`, on all levels, may be left out.

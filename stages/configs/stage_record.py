@@ -5,11 +5,13 @@ Each stage's config module ends with one, called `STAGE`; `stages.catalog` colle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Literal
 
 from stages.configs.block import StageConfig
+from training_core.errors import ConfigError
 
 ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "dataset", "evaluation"]
 RowsName = Literal[
@@ -70,6 +72,22 @@ class StageRecord:
             if role.startswith(start):
                 return kind
         return self.required.get(role) or self.optional.get(role)
+
+    def require_roles(self, roles: Collection[str]) -> None:
+        """Check that inputs of these roles are what the stage needs and takes.
+
+        Raises:
+            ConfigError: naming what is missing, or the first role that the stage does not take.
+        """
+        if missing := sorted(set(self.required) - set(roles)):
+            raise ConfigError(f"stage '{self.name}' needs the input {missing}")
+        for role in roles:
+            if self.kind_of(role) is None:
+                takes = (*self.required, *self.optional)
+                near = get_close_matches(role, takes, n=1)
+                known = ", ".join((*takes, *(f"{family}<name>" for family in self.families)))
+                hint = f"did you mean '{near[0]}'?" if near else f"it takes: {known}"
+                raise ConfigError(f"stage '{self.name}' takes no input '{role}'; {hint}")
 
 
 def trained_rows(rows: RowsName) -> dict[str, DatasetUse]:

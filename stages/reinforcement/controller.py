@@ -53,7 +53,7 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
     make_steps(rounds, config.steps, checkpoints, context, save_every=config.save_every_steps)
     models.rollout_engine.close()
     save_model(models.policy.model, models.tokenizer, context)
-    return _summary(read_jsonl(context.attempt_dir / "metrics.jsonl"), config.steps)
+    return _summary(read_jsonl(context.attempt.metrics), config.steps)
 
 
 def _round(config: PpoConfig, models: PpoModels, number: int) -> dict[str, float]:

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from stages.configs.block import ResourcesConfig
-from stages.contract import ExitCode
+from stages.runtime.exit_codes import ExitCode
 from stages.runtime.worker_processes import IN_RAY_JOB, free_port, rank_environment, start_worker
 from training_core.errors import ConfigError, StoppedError, TransientError
 

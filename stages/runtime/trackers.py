@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from stages.attempt import Attempt
 from stages.configs.block import LoggingConfig, WandbConfig
 from stages.contract import MetricSink
 from stages.files import read_jsonl
@@ -24,24 +25,24 @@ RUN_ID_DIGITS = 32
 
 
 @contextmanager
-def open_sinks(attempt_dir: Path, request: Request, logging: LoggingConfig) -> Iterator[MetricSink]:
+def open_sinks(attempt: Attempt, request: Request, logging: LoggingConfig) -> Iterator[MetricSink]:
     """Open the file sink, and those that `logging` asks for; close them when the body ends.
 
     Args:
-        attempt_dir: where their files go.
+        attempt: where their files go.
         request: names stage and key.
         logging: which ones.
 
     Raises:
         ConfigError: if the package of one is not installed.
     """
-    sinks: list[Any] = [FileSink(attempt_dir, request.stage)]
+    sinks: list[Any] = [FileSink(attempt, request.stage)]
     if logging.tensorboard:
         _require("tensorboard")
-        sinks.append(TensorBoardSink(attempt_dir, request.stage))
+        sinks.append(TensorBoardSink(attempt, request.stage))
     if logging.wandb is not None:
         _require("wandb")
-        sinks.append(WandbSink(attempt_dir, request, logging.wandb))
+        sinks.append(WandbSink(attempt, request, logging.wandb))
     try:
         yield Sinks(sinks) if len(sinks) > 1 else sinks[0]
     finally:
@@ -83,13 +84,13 @@ class TensorBoardSink:
     """Event files in `<attempt>/tensorboard`, which a resumed stage writes anew, whole.
 
     Args:
-        attempt_dir: where they go.
+        attempt: where they go.
         stage: put before each metric's name.
     """
 
-    def __init__(self, attempt_dir: Path, stage: str) -> None:
-        self._stage, self._folder = stage, attempt_dir / "tensorboard"
-        self._metrics = attempt_dir / "metrics.jsonl"
+    def __init__(self, attempt: Attempt, stage: str) -> None:
+        self._stage, self._folder = stage, attempt.tensorboard
+        self._metrics = attempt.metrics
         self._writer: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -129,12 +130,12 @@ class WandbSink:
     the first. The key of the service is the node's own (WANDB_API_KEY).
 
     Args:
-        attempt_dir: where its files go.
+        attempt: where its files go.
         request: names stage and key, and holds the config that is shown with the run.
         settings: project and mode.
     """
 
-    def __init__(self, attempt_dir: Path, request: Request, settings: WandbConfig) -> None:
+    def __init__(self, attempt: Attempt, request: Request, settings: WandbConfig) -> None:
         import wandb
 
         self._stage = request.stage
@@ -145,7 +146,7 @@ class WandbSink:
                 name=f"{request.step}-{request.key[:12]}",
                 mode=settings.mode,
                 resume="allow",
-                dir=str(attempt_dir),
+                dir=str(attempt.directory),
                 config=request.config,
             )
         except wandb.Error as error:

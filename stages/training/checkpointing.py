@@ -70,17 +70,17 @@ class Checkpoints:
                 log.warning("not resumed from a damaged checkpoint: %s", error)
                 continue
             self._restore(candidate.directory / checkpoint.SHARDS, state)
-            context.sink.rewind(candidate.directory.parent.parent / "metrics.jsonl", candidate.step)
+            context.sink.rewind(Attempt.of_checkpoint(candidate.directory).metrics, candidate.step)
             log.info("resumed at step %d from %s", candidate.step, candidate.directory)
             return candidate.step
-        context.sink.rewind(context.attempt_dir / "metrics.jsonl", 0)
+        context.sink.rewind(context.attempt.metrics, 0)
         return 0
 
     def _restore(self, shards: Path, state: Mapping[str, Any]) -> None:
         """Restore everything but the models' weights."""
         for name, engine in self.engines.items():
             engine.load_state_dict(state["engines"][name])
-            engine.load_shards(shards / name, self.context.attempt_dir / "universal")
+            engine.load_shards(shards / name, self.context.attempt.universal)
         for name, part in self.parts.items():
             part.load_state_dict(state["parts"][name])
         _set_random_state(state["random"][self.context.dist_info.rank % len(state["random"])])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from stages.attempt import Attempt
 from stages.batches.micro_batches import Examples, micro_batches
 from stages.batches.unpaired_batches import mismatch
 from stages.configs.data_config import CafeDataConfig
@@ -184,7 +185,8 @@ OTHERS = {
 
 def test_kept_reference_logprobs_are_found_for_the_same_inputs_and_no_others(make_policy, tmp_path):
     """Family 33: a cache key that omits something."""
-    context = Context(tmp_path, FileSink(tmp_path, "dpo"), cache_dir=tmp_path / "cache")
+    attempt = Attempt(tmp_path)
+    context = Context(attempt, FileSink(attempt, "dpo"), cache_dir=tmp_path / "cache")
     loads = []
 
     def ask(examples, identity="weights float32"):

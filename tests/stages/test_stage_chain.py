@@ -80,7 +80,7 @@ class Chain:
 
     def curves(self, step: str) -> list[dict]:
         m = self.steps[step]
-        return read_jsonl(self.store.attempt_dir(m.stage, m.key, m.attempt) / "metrics.jsonl")
+        return read_jsonl(self.store.attempt_of(m).metrics)
 
 
 @pytest.fixture(scope="module")
@@ -336,6 +336,7 @@ def test_one_held_out_prompt_can_be_evaluated(chain, write_request, run_here):
 def ppo_until(chain, directory, *, stop_after=None, earlier=()):
     """Run PPO's four rounds, or as many as it is given; return its metrics and weights."""
     from stages import ppo
+    from stages.attempt import Attempt
     from stages.contract import Context
     from stages.runtime.metric_files import FileSink
     from training_core.errors import StoppedError
@@ -344,12 +345,15 @@ def ppo_until(chain, directory, *, stop_after=None, earlier=()):
     inputs = {r: chain.dir(r) for r in ("reward_model",)}
     inputs |= {"policy": chain.dir("dpo"), "reference": chain.dir("dpo")}
     directory.mkdir(parents=True)
-    progress = directory / "progress.json"
+    attempt = Attempt(directory)
 
     def should_stop():
-        return stop_after is not None and json.loads(progress.read_text())["done"] >= stop_after
+        return (
+            stop_after is not None
+            and json.loads(attempt.progress.read_text())["done"] >= stop_after
+        )
 
-    context = Context(directory, FileSink(directory, "ppo"), tuple(earlier), should_stop)
+    context = Context(attempt, FileSink(attempt, "ppo"), tuple(map(Attempt, earlier)), should_stop)
     try:
         return ppo.run(config, inputs, context).metrics
     except StoppedError:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from stages.attempt import Attempt
 from stages.configs.training_config import AdamWConfig
 from stages.contract import Context
 from stages.reinforcement.experience import make_experience
@@ -83,7 +84,7 @@ def test_rows_of_an_experience_are_cut_to_their_own_longest():
 
 @pytest.fixture
 def context(tmp_path):
-    return Context(tmp_path, FileSink(tmp_path, "sft"))
+    return Context(Attempt(tmp_path), FileSink(Attempt(tmp_path), "sft"))
 
 
 def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoint(context):
@@ -111,7 +112,7 @@ def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoin
     old, new = (e["engine"].state_dict()["optimizers"][0]["state"][0] for e in (engines, fresh))
     assert torch.equal(old["exp_avg"], new["exp_avg"])
     assert fresh["engine"].learning_rate == engines["engine"].learning_rate
-    lines = (context.attempt_dir / "metrics.jsonl").read_text().splitlines()
+    lines = context.attempt.metrics.read_text().splitlines()
     assert len(lines) == 1
     assert '"step": 4' in lines[0]
 
@@ -128,7 +129,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(context):
     good = models["model"].weight.clone()
     torch.nn.init.zeros_(models["model"].weight)
     checkpoints.save(5)
-    path = context.attempt_dir / "checkpoints" / "step-00000005" / "model.safetensors"
+    path = context.attempt.checkpoints / "step-00000005" / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-100] ^= 0x40
     path.write_bytes(content)
@@ -141,4 +142,4 @@ def test_a_stage_that_starts_again_from_nothing_starts_its_curve_again(context):
     context.sink.log(1, {"loss": 1.0})  # then it was killed
     assert Checkpoints(context, *small_stage(), keep=2).resume() == 0
     context.sink.log(1, {"loss": 1.0})
-    assert len((context.attempt_dir / "metrics.jsonl").read_text().splitlines()) == 1
+    assert len(context.attempt.metrics.read_text().splitlines()) == 1

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 from torch import nn
 
+from stages.attempt import Attempt
 from stages.configs.training_config import (
     AdamWConfig,
     BestMetricConfig,
@@ -79,7 +80,7 @@ EVERYTHING = {
 
 def context_of(folder, **changes):
     folder.mkdir(parents=True, exist_ok=True)
-    return Context(attempt_dir=folder, sink=FileSink(folder, "sft"), **changes)
+    return Context(Attempt(folder), FileSink(Attempt(folder), "sft"), **changes)
 
 
 def distance(model):

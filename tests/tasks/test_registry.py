@@ -283,8 +283,7 @@ def test_an_interrupted_or_doubled_mirror_leaves_each_point_once(registry, tmp_p
 
 def test_registering_completes_the_curve(registry, store, finish, lifecycle):
     manifest = finish("sft")
-    attempt = store.attempt_dir(manifest.stage, manifest.key, manifest.attempt)
-    write_curve(attempt / "metrics.jsonl", range(4))
+    write_curve(store.attempt_of(manifest).metrics, range(4))
 
     ref = registry.register(manifest, lifecycle=lifecycle)
 
@@ -294,13 +293,13 @@ def test_registering_completes_the_curve(registry, store, finish, lifecycle):
 
 def test_a_stage_made_anew_has_another_run_and_its_own_curve(registry, store, finish, lifecycle):
     old = finish("sft", seed=1)
-    write_curve(store.attempt_dir("sft", old.key, "a1") / "metrics.jsonl", range(8))
+    write_curve(store.attempt("sft", old.key, "a1").metrics, range(8))
     first = registry.register(old, lifecycle=lifecycle)
     store.set_aside("sft", old.key, once_for="flow-2")
     assert registry.run_for(lifecycle, "sft", "sft", old.key, attempt="a1") == first.run_id
 
     run_id = registry.run_for(lifecycle, "sft", "sft", old.key, attempt="a2")
-    curve = store.attempt_dir("sft", old.key, "a2") / "metrics.jsonl"
+    curve = store.attempt("sft", old.key, "a2").metrics
     curve.parent.mkdir()
     write_curve(curve, range(3))
     registry.mirror_metrics(run_id, curve, is_complete=True)
@@ -370,7 +369,7 @@ def test_what_an_outage_interrupted_is_caught_up_afterwards(store, finish, lifec
     own_server.start()
     registry = Registry(own_server.uri, store)
     manifest = finish("sft")
-    curve = store.attempt_dir("sft", manifest.key, "a1") / "metrics.jsonl"
+    curve = store.attempt("sft", manifest.key, "a1").metrics
     write_curve(curve, range(4))
     run_id = registry.run_for(lifecycle, "sft", "sft", manifest.key, attempt="a1")
     registry.mirror_metrics(run_id, curve)

@@ -72,13 +72,13 @@ def finish(
         "cost": {"seconds": 12.34},
         "finished_at": time.time(),
     } | fields
-    attempt = store.attempt_dir(stage, draft["key"], "a1")
-    (attempt / "artifact").mkdir(parents=True)
+    attempt = store.attempt(stage, draft["key"], "a1")
+    attempt.artifact.mkdir(parents=True)
     for name, text in (files or {"data.jsonl": "{}\n"}).items():
-        (attempt / "artifact" / name).write_text(text)
+        (attempt.artifact / name).write_text(text)
     lines = [{"step": i, "time": 0.0, "metrics": m} for i, m in enumerate(curve, 1)]
-    (attempt / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    records, digest = record_files(attempt / "artifact")
+    attempt.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records, digest = record_files(attempt.artifact)
     manifest = Manifest(stage=stage, kind=kind, files=records, digest=digest, **draft)
     assert store.publish(manifest)
     return ref_of(manifest, step, is_reused=step == "sft")
