@@ -17,8 +17,8 @@ from stages.contract import Context, Inputs
 from stages.files import read_jsonl
 from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import Learner, critic_values, policy_logprobs
+from stages.sampling.rewards import build_reward
 from stages.sampling.rollouts import (
-    build_reward,
     load_prompts,
     open_engine,
     sample_groups,

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from stages.configs.data_config import FileDataConfig, HubDataConfig
 from stages.configs.model_config import HubModelConfig, LocalModelConfig
-from stages.configs.sampling_config import LexiconRewardConfig
+from stages.configs.reward_config import LexiconRewardConfig
 from stages.files import files_at
 from stages.runtime.stage_key import digest_of, digest_of_tree
 from training_core.errors import DataError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stages.configs.sampling_config import GroupSamplingConfig
 from stages.contract import Context, Inputs
+from stages.sampling.rewards import build_reward
 from stages.sampling.rollouts import (
-    build_reward,
     load_prompts,
     open_engine,
     sample_groups,
