@@ -6,9 +6,12 @@ torch nor transformers.
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue, field_validator
 
 from stages.configs.block import Block, operational, semantic
 
@@ -36,6 +39,45 @@ class RewardModelRewardConfig(Block):
     )
 
 
+class PythonRewardConfig(Block):
+    """A Python function of one's own; docs/rewards.md says what it gets and returns.
+
+    The function's name and the content of its code are part of the stage key.
+    """
+
+    name: Literal["python"] = semantic("python", "Which reward this is.")
+    path: str = operational(
+        ...,
+        "`file.py:function`, relative to `data_root`, or `package.module:function`, importable.",
+    )
+    arguments: dict[str, JsonValue] = semantic({}, "Keyword arguments of the function.")
+
+    @field_validator("path")
+    @classmethod
+    def _names_a_function(cls, path: str) -> str:
+        if not re.fullmatch(r"(.+\.py|[^\W\d]\w*(\.[^\W\d]\w*)*):[^\W\d]\w*", path):
+            raise ValueError("expected file.py:function or package.module:function")
+        return path
+
+    @field_validator("arguments")
+    @classmethod
+    def _are_finite(cls, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        json.dumps(arguments, allow_nan=False)  # raises a ValueError; JSON has no word for them
+        return arguments
+
+    @property
+    def code(self) -> Path | str:
+        """The file, or the dotted name of the module, that the function is in."""
+        code = self.path.rpartition(":")[0]
+        return Path(code) if code.endswith(".py") else code
+
+    @property
+    def function(self) -> str:
+        """The function's name."""
+        return self.path.rpartition(":")[2]
+
+
 RewardConfig = Annotated[
-    CafeRewardConfig | LexiconRewardConfig | RewardModelRewardConfig, Field(discriminator="name")
+    CafeRewardConfig | LexiconRewardConfig | RewardModelRewardConfig | PythonRewardConfig,
+    Field(discriminator="name"),
 ]

@@ -9,12 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stages import datasets
-from stages.configs.reward_config import LexiconRewardConfig, RewardConfig, RewardModelRewardConfig
+from stages.configs.reward_config import (
+    LexiconRewardConfig,
+    PythonRewardConfig,
+    RewardConfig,
+    RewardModelRewardConfig,
+)
 from stages.contract import Inputs
 from stages.training.engines import best_device
 from training_core.errors import ConfigError
 from training_core.rewards import functions
 from training_core.rewards.model_reward import RewardModelReward
+from training_core.rewards.python_function import PythonReward, load_function
 from training_core.rewards.reward import Reward
 
 
@@ -27,7 +33,8 @@ def build_reward(config: RewardConfig, inputs: Inputs, *, micro_batch_tokens: in
         micro_batch_tokens: padded tokens that a model scores at once.
 
     Raises:
-        ConfigError: if it is the reward model and the graph gives none.
+        ConfigError: if it is the reward model and the graph gives none, or a function that cannot
+            be imported or called.
     """
     return REWARDS[config.name](config, inputs, micro_batch_tokens)
 
@@ -49,9 +56,14 @@ def _reward_model(
     )
 
 
+def _python(config: PythonRewardConfig, *_: object) -> Reward:
+    return PythonReward(load_function(config.code, config.function), config.arguments)
+
+
 REWARDS: Mapping[str, Callable[..., Reward]] = {
     "cafe": lambda *_: functions.cafe_reward,
     "lexicon": _lexicon,
     "reward_model": _reward_model,
+    "python": _python,
 }
 """Name of each reward -> what builds it from (config, inputs, micro-batch tokens)."""
