@@ -38,7 +38,10 @@ def load_prompts(data: DataConfig, tokenizer: Any, rollouts: RolloutConfig) -> l
         DataError: if none is left.
     """
     rows = datasets.prompts(data)
-    prompts = encode_prompts(tokenizer, [str(i) for i in range(1, len(rows) + 1)], rows)
+    names = [str(i) for i in range(1, len(rows) + 1)]
+    prompts = encode_prompts(
+        tokenizer, names, [row.prompt for row in rows], [row.columns for row in rows]
+    )
     room = rollouts.max_tokens - rollouts.max_response_tokens
     kept = [p for p in prompts if len(p.input_ids) <= room]
     if len(kept) < len(prompts):
