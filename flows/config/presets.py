@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from flows.config.lifecycle_config import LifecycleConfig, models_in
 from stages.runtime.sources import resolve_paths
@@ -17,6 +18,7 @@ from training_core.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "deployments" / "presets"
+UNION_ERRORS = ("union_tag_invalid", "union_tag_not_found", "model_attributes_type")
 
 
 def load_config(preset: str, overrides: Mapping[str, Any] | None = None) -> LifecycleConfig:
@@ -106,23 +108,45 @@ def _explain(error: ValidationError, preset: str) -> str:
     return f"preset '{preset}' with its overrides is not valid:\n  " + "\n  ".join(lines)
 
 
-def _explain_one(error: Any) -> str:
+def _explain_one(error: ErrorDetails) -> str:
     path = ".".join(str(part) for part in error["loc"])
     if not path:  # a rule about several keys, which it names itself
         return error["msg"].removeprefix("Value error, ")
+    if error["type"] in UNION_ERRORS and (names := _names_at(error["loc"])):
+        return f"{path}: {_explain_union(error, names)}"
     if error["type"] != "extra_forbidden":
         return f"{path}: {error['msg']} (found {error['input']!r:.80})"
-    known = _known_keys(LifecycleConfig, error["loc"][:-1])
+    members = _models_at(error["loc"][:-1])
+    known = list(members[0].model_fields) if len(members) == 1 else []
     near = get_close_matches(str(error["loc"][-1]), known, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
     return f"{path}: unknown key; {hint}"
 
 
-def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    members = [model]  # several below a union, until the path says which is meant
+def _explain_union(error: ErrorDetails, names: Sequence[str]) -> str:
+    """Say which `name` is wrong or missing, with the nearest one that there is."""
+    there_are = f"there are: {', '.join(names)}"
+    if error["type"] == "union_tag_not_found":
+        return f"`name` is missing; {there_are}"
+    if error["type"] == "model_attributes_type":
+        return f"expected a block with `name`, found {error['input']!r:.80}; {there_are}"
+    tag = error.get("ctx", {})["tag"]
+    near = get_close_matches(str(tag), names, n=1)
+    return f"unknown name '{tag}'; " + (f"did you mean '{near[0]}'? " if near else "") + there_are
+
+
+def _names_at(path: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the members of the union at `path`; none if it is no union."""
+    members = _models_at(path)
+    return [m.model_fields["name"].default for m in members] if len(members) > 1 else []
+
+
+def _models_at(path: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """Return the block at `path` of a preset, or the members of the union there."""
+    members: list[type[BaseModel]] = [LifecycleConfig]
     for part in path:
         if len(members) > 1:  # pydantic names the union's member in the path
             members = [m for m in members if m.model_fields["name"].default == part]
         elif members and part in members[0].model_fields:
             members = models_in(members[0].model_fields[str(part)].annotation)
-    return list(members[0].model_fields) if len(members) == 1 else []
+    return members

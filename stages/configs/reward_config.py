@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, field_validator
 
 from stages.configs.block import Block, operational, semantic
 
@@ -50,7 +50,7 @@ class PythonRewardConfig(Block):
         ...,
         "`file.py:function`, relative to `data_root`, or `package.module:function`, importable.",
     )
-    arguments: dict[str, JsonValue] = semantic({}, "Keyword arguments of the function.")
+    arguments: dict[str, object] = semantic({}, "Keyword arguments of the function.")
 
     @field_validator("path")
     @classmethod
@@ -61,8 +61,14 @@ class PythonRewardConfig(Block):
 
     @field_validator("arguments")
     @classmethod
-    def _are_finite(cls, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        json.dumps(arguments, allow_nan=False)  # raises a ValueError; JSON has no word for them
+    def _are_plain(cls, arguments: dict[str, object]) -> dict[str, object]:
+        expected = "expected what JSON can say"
+        try:
+            text = json.dumps(arguments, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{expected}: {error}") from error
+        if json.loads(text) != arguments:  # e.g. keys that are numbers, which come back as texts
+            raise ValueError(expected)
         return arguments
 
     @property
