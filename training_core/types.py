@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -66,13 +67,20 @@ class LabelledSolution:
 class Prompt:
     """What a policy is asked: the messages, the rendered text and its token ids.
 
-    `id` is unique in its dataset.
+    Attributes:
+        id: unique in its dataset.
+        messages: as the dataset has them.
+        text: rendered with the chat template.
+        input_ids: of the text.
+        columns: what else the dataset says about it, e.g. the right answer; a reward may read it,
+            the policy never sees it. JSON-like values, by the name of their column.
     """
 
     id: str
     messages: tuple[Mapping[str, str], ...]
     text: str
     input_ids: tuple[int, ...]
+    columns: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)

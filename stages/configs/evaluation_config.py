@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
-from stages.configs.sampling_config import RewardConfig, RewardModelRewardConfig, RolloutConfig
+from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig
+from stages.configs.sampling_config import RolloutConfig
 from stages.configs.stage_record import DatasetUse, StageRecord
 
 

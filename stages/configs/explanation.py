@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
+UNION_ERRORS = ("union_tag_invalid", "union_tag_not_found", "model_attributes_type")
+"""Pydantic's errors about the `name` that tells the members of a union apart."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -32,19 +34,41 @@ def _explain_one(error: ErrorDetails, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in error["loc"])
     if not path:  # a rule about several keys, which it names itself
         return error["msg"].removeprefix("Value error, ")
+    if error["type"] in UNION_ERRORS and (names := _names_at(model, error["loc"])):
+        return f"{path}: {_explain_union(error, names)}"
     if error["type"] != "extra_forbidden":
         return f"{path}: {error['msg']} (found {error['input']!r:.80})"
-    known = _known_keys(model, error["loc"][:-1])
+    members = _models_at(model, error["loc"][:-1])
+    known = list(members[0].model_fields) if len(members) == 1 else []
     near = get_close_matches(str(error["loc"][-1]), known, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
     return f"{path}: unknown key; {hint}"
 
 
-def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    members = [model]  # several below a union, until the path says which is meant
+def _explain_union(error: ErrorDetails, names: Sequence[str]) -> str:
+    """Say which `name` is wrong or missing, with the nearest one that there is."""
+    there_are = f"there are: {', '.join(names)}"
+    if error["type"] == "union_tag_not_found":
+        return f"`name` is missing; {there_are}"
+    if error["type"] == "model_attributes_type":
+        return f"expected a block with `name`, found {error['input']!r:.80}; {there_are}"
+    tag = error.get("ctx", {})["tag"]
+    near = get_close_matches(str(tag), names, n=1)
+    return f"unknown name '{tag}'; " + (f"did you mean '{near[0]}'? " if near else "") + there_are
+
+
+def _names_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the members of the union at `path`; none if it is no union."""
+    members = _models_at(model, path)
+    return [m.model_fields["name"].default for m in members] if len(members) > 1 else []
+
+
+def _models_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """Return the block at `path`, or the members of the union there."""
+    members = [model]
     for part in path:
         if len(members) > 1:  # pydantic names the union's member in the path
             members = [m for m in members if m.model_fields["name"].default == part]
         elif members and part in members[0].model_fields:
             members = models_in(members[0].model_fields[str(part)].annotation)
-    return list(members[0].model_fields) if len(members) == 1 else []
+    return members

@@ -6,7 +6,8 @@ from typing import Literal
 
 from stages.configs.block import StageConfig, operational, semantic
 from stages.configs.data_config import DataConfig
-from stages.configs.sampling_config import RewardConfig, RewardModelRewardConfig, RolloutConfig
+from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig
+from stages.configs.sampling_config import RolloutConfig
 from stages.configs.stage_record import TRAINED_PROMPTS, StageRecord
 from stages.configs.training_config import ConstantAdamWConfig, ConstantOptimizerConfig
 

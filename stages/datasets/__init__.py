@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stages.configs.data_config import DataConfig
 from stages.datasets import kinds
-from stages.datasets.kinds import Demonstration, Preference, Solution, UnpairedResponse
+from stages.datasets.kinds import Demonstration, Preference, PromptRow, Solution, UnpairedResponse
 from stages.datasets.lexicon import read_lexicon
 from stages.datasets.message_columns import Messages
 from stages.datasets.reading import Reading, load, read
@@ -25,6 +25,7 @@ __all__ = [
     "Demonstration",
     "Messages",
     "Preference",
+    "PromptRow",
     "Reading",
     "Solution",
     "UnpairedResponse",
@@ -88,6 +89,9 @@ def solutions(
     return load(kinds.solutions(placeholder, first_step), data)
 
 
-def prompts(data: DataConfig | Path) -> list[Messages]:
-    """Load prompts alone; see `demonstrations`. An answer that ends a conversation is left out."""
+def prompts(data: DataConfig | Path) -> list[PromptRow]:
+    """Load prompts with the columns beside them; see `demonstrations`.
+
+    An answer that ends a conversation is left out.
+    """
     return load(kinds.PROMPTS, data)

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from stages.configs.ppo_config import PpoConfig
 from stages.contract import Inputs
 from stages.reinforcement.learners import Learner
-from stages.sampling.rollouts import build_reward, load_prompts, open_engine
+from stages.sampling.rewards import build_reward
+from stages.sampling.rollouts import load_prompts, open_engine
 from stages.training.engines import best_device, make_engine
 from training_core.algorithms.policy_losses import ppo_clip
 from training_core.algorithms.value_losses import clipped_value_loss

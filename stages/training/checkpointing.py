@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from stages.attempt import Attempt
 from stages.contract import Context
 from training_core import checkpoint
 from training_core.distributed import all_gather_object

@@ -9,6 +9,7 @@ answer is its prompt, and which tokens of that prompt are trained changes no id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
@@ -91,18 +92,32 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt_id: str, messages: 
 
 
 def encode_prompts(
-    tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[str], prompts: Sequence[Messages]
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: Sequence[str],
+    prompts: Sequence[Messages],
+    columns: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Prompt]:
     """Render and tokenise prompts, many at once; the ids are those of `encode_prompt`.
+
+    Args:
+        tokenizer: with a template.
+        prompt_ids: of the prompts.
+        prompts: their messages.
+        columns: what else is known of each prompt; None is nothing.
 
     Raises:
         DataError: for a prompt that the template refuses, or that starts with two bos tokens.
     """
     texts = render(tokenizer, prompts, names=prompt_ids)
     return [
-        Prompt(name, tuple(messages), text, with_one_bos(tokenizer, name, ids))
-        for name, messages, text, ids in zip(
-            prompt_ids, prompts, texts, tokenise(tokenizer, texts), strict=True
+        Prompt(name, tuple(messages), text, with_one_bos(tokenizer, name, ids), known)
+        for name, messages, text, ids, known in zip(
+            prompt_ids,
+            prompts,
+            texts,
+            tokenise(tokenizer, texts),
+            map(MappingProxyType, columns or [{}] * len(texts)),
+            strict=True,
         )
     ]
 
