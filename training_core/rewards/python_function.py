@@ -75,7 +75,7 @@ def load_function(code: Path | str, name: str) -> RewardFunction:
         ) from error
     if not hasattr(module, name):
         raise ConfigError(f"the reward's code {code} has no function '{name}'; correct reward.path")
-    found = getattr(module, name)
+    found: RewardFunction = getattr(module, name)
     if not callable(found):
         raise ConfigError(
             f"'{name}' in the reward's code {code} is {found!r:.80}, not a function; "
