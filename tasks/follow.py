@@ -9,7 +9,8 @@ import json
 import time
 from logging import Logger, LoggerAdapter
 from pathlib import Path
-from typing import Any
+from typing import cast
+from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
@@ -26,7 +27,7 @@ MIRROR_SECONDS = 3.0
 PENDING_SECONDS = 10.0
 """A job that waits longer than this for the cluster says so."""
 
-RunLogger = Logger | LoggerAdapter[Any]
+RunLogger = Logger | LoggerAdapter[Logger]
 
 
 def follow(
@@ -132,8 +133,8 @@ class ProgressBar:
     def __init__(self, path: Path, step: str) -> None:
         self._path = path
         self._key = f"{step.replace('_', '-')}-progress"
-        self._artifact: Any = None
-        self._shown: dict[str, Any] = {}
+        self._artifact: UUID | None = None
+        self._shown: dict[str, object] = {}
 
     def refresh(self) -> None:
         """Update the artifact if the file has changed."""
@@ -144,9 +145,8 @@ class ProgressBar:
             return
         percent = 100.0 * now["done"] / max(1, now["total"])
         if self._artifact is None:
-            self._artifact = create_progress_artifact(
-                percent, key=self._key, description=now["text"]
-            )
+            made = create_progress_artifact(percent, key=self._key, description=now["text"])
+            self._artifact = cast(UUID, made)  # a coroutine only where the caller is one
         else:
             text = f"{now['done']} of {now['total']}: {now['text']}"
             update_progress_artifact(self._artifact, percent, description=text)
@@ -170,7 +170,7 @@ class CurveMirror:
             return
         try:
             self._run_id = self._run_id or self._find_run()
-            self._registry.mirror_metrics(self._run_id, self._path)
+            self._registry.runs.mirror_metrics(self._run_id, self._path)
             self._next = time.monotonic() + MIRROR_SECONDS
         except TransientError as error:
             log.warning("curves wait in %s: %s", self._path.name, error)
@@ -178,7 +178,7 @@ class CurveMirror:
 
     def _find_run(self) -> str:
         request = self._request
-        return self._registry.run_for(
+        return self._registry.runs.run_for(
             self._lifecycle,
             request.stage,
             request.step,

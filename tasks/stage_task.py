@@ -27,7 +27,7 @@ from stages.runtime.stage_key import stage_key
 from stages.runtime.store import Manifest, Request
 from tasks.connections import Connections
 from tasks.failures import failure_of, is_transient
-from tasks.follow import CurveMirror, follow
+from tasks.follow import CurveMirror, RunLogger, follow
 from tasks.refs import StageRef, ref_of
 from tasks.submission import attach_or_submit, join_waiters, leave_waiters
 from training_core.errors import ConfigError, IntegrityError
@@ -107,7 +107,7 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
     return ref_of(manifest, job.step, is_reused=False)
 
 
-def _run(job: StageJob, request: Request, connections: Connections, log: Any) -> Manifest:
+def _run(job: StageJob, request: Request, connections: Connections, log: RunLogger) -> Manifest:
     waiter = str(flow_run.id)
     join_waiters(connections.store, request, waiter)
     resources = job.config.resources

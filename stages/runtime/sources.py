@@ -6,9 +6,9 @@ Their contents belong to the stage key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -57,7 +57,7 @@ def _blocks_at(block: BaseModel, prefix: str) -> Iterator[tuple[str, BaseModel]]
             yield from _blocks_at(below, f"{prefix}{key}.")
 
 
-def _blocks_in(value: Any, name: str) -> Iterator[tuple[str, BaseModel]]:
+def _blocks_in(value: object, name: str) -> Iterator[tuple[str, BaseModel]]:
     if isinstance(value, BaseModel):
         yield name, value
     elif isinstance(value, list | tuple):
@@ -71,7 +71,7 @@ def resolve_paths(block: AnyBlock, root: Path) -> AnyBlock:
     def root_path(path: str) -> str:
         return str((root / path).resolve())
 
-    def root_one(source: BaseModel) -> dict[str, Paths]:
+    def root_one(source: BaseModel) -> Mapping[str, object]:
         if isinstance(source, PythonRewardConfig) and isinstance(source.code, Path):
             return {"path": f"{root_path(str(source.code))}:{source.function}"}
         paths = _paths_of(source)
@@ -97,7 +97,7 @@ def pin_revisions(
     """
     ask = commit_of or _commit_on_hub
 
-    def pin_one(source: BaseModel) -> dict[str, str]:
+    def pin_one(source: BaseModel) -> Mapping[str, object]:
         if isinstance(source, HubDataConfig | HubModelConfig) and not re.fullmatch(
             "[0-9a-f]{40}", source.revision
         ):
@@ -108,8 +108,8 @@ def pin_revisions(
     return _rewritten(block, pin_one)
 
 
-def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -> AnyBlock:
-    updates: dict[str, Any] = dict(change(block))
+def _rewritten(block: AnyBlock, change: Callable[[BaseModel], Mapping[str, object]]) -> AnyBlock:
+    updates: dict[str, object] = dict(change(block))
     for name in type(block).model_fields:
         value = getattr(block, name)
         if any(True for _ in _blocks_in(value, name)):
@@ -117,7 +117,7 @@ def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -
     return block.model_copy(update=updates)
 
 
-def _rewritten_value(value: Any, change: Callable[[BaseModel], dict[str, Any]]) -> Any:
+def _rewritten_value(value: object, change: Callable[[BaseModel], Mapping[str, object]]) -> object:
     if isinstance(value, BaseModel):
         return _rewritten(value, change)
     if isinstance(value, list | tuple):

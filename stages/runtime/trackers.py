@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stages.attempt import Attempt
 from stages.configs.block import LoggingConfig, WandbConfig
@@ -19,6 +19,9 @@ from stages.files import read_jsonl
 from stages.runtime.metric_files import FileSink
 from stages.runtime.store import Request
 from training_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 RUN_ID_DIGITS = 32
 """Of the stage key; Weights & Biases takes ids of at most 64 characters."""
@@ -36,17 +39,18 @@ def open_sinks(attempt: Attempt, request: Request, logging: LoggingConfig) -> It
     Raises:
         ConfigError: if the package of one is not installed.
     """
-    sinks: list[Any] = [FileSink(attempt, request.stage)]
+    copies: list[TensorBoardSink | WandbSink] = []
     if logging.tensorboard:
         _require("tensorboard")
-        sinks.append(TensorBoardSink(attempt, request.stage))
+        copies.append(TensorBoardSink(attempt, request.stage))
     if logging.wandb is not None:
         _require("wandb")
-        sinks.append(WandbSink(attempt, request, logging.wandb))
+        copies.append(WandbSink(attempt, request, logging.wandb))
     try:
-        yield Sinks(sinks) if len(sinks) > 1 else sinks[0]
+        files = FileSink(attempt, request.stage)
+        yield Sinks((files, *copies)) if copies else files
     finally:
-        for sink in sinks[1:]:
+        for sink in copies:
             sink.close()
 
 
@@ -91,7 +95,7 @@ class TensorBoardSink:
     def __init__(self, attempt: Attempt, stage: str) -> None:
         self._stage, self._folder = stage, attempt.tensorboard
         self._metrics = attempt.metrics
-        self._writer: Any = None
+        self._writer: SummaryWriter | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add one point to each curve."""
@@ -140,7 +144,7 @@ class WandbSink:
 
         self._stage = request.stage
         try:
-            self._run: Any = wandb.init(
+            self._run = wandb.init(
                 project=settings.project,
                 id=f"{request.stage}-{request.key[:RUN_ID_DIGITS]}",
                 name=f"{request.step}-{request.key[:12]}",

@@ -37,7 +37,7 @@ def run_workers(request: Path, resources: ResourcesConfig, stop: threading.Event
         0 if all are done, else the exit code of the worker that failed.
     """
     if os.environ.get(IN_RAY_JOB):
-        from stages.runtime.ray_cluster import RayWorkerGroup
+        from stages.runtime.ray_workers import RayWorkerGroup
 
         group: WorkerGroup = RayWorkerGroup(request, resources, stop)
     else:

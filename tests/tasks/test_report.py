@@ -306,13 +306,15 @@ def test_a_retry_replaces_the_report_in_the_one_run_of_its_flow_run(
     registry, store, lifecycle, tmp_path
 ):
     page = tmp_path / "report.html"
-    client = mlflow.MlflowClient(registry.tracking_uri, registry.tracking_uri)
+    client = mlflow.MlflowClient(registry.mlflow.tracking_uri, registry.mlflow.tracking_uri)
     page.write_text("first")
-    registry.log_report(lifecycle, "full-rlhf", "run-1", page=page, metrics={"reward/ppo": 0.5})
+    registry.runs.log_report(
+        lifecycle, "full-rlhf", "run-1", page=page, metrics={"reward/ppo": 0.5}
+    )
     page.write_text("second")
 
     metrics = {"reward/ppo": 0.853}
-    url = registry.log_report(lifecycle, "full-rlhf", "run-1", page=page, metrics=metrics)
+    url = registry.runs.log_report(lifecycle, "full-rlhf", "run-1", page=page, metrics=metrics)
 
     experiment = client.get_experiment_by_name(lifecycle).experiment_id
     (run,) = client.search_runs([experiment])
