@@ -139,7 +139,7 @@ def test_the_reference_of_a_lora_policy_is_the_sft_model_and_stays_it(tiny, toke
 
     before = reference()
     assert torch.equal(before, of_sft)
-    assert preference_loss(policy, before).item() == pytest.approx(math.log(2), abs=1e-7)
+    assert preference_loss(policy, before).item() == pytest.approx(math.log(2), abs=1e-6)
     engine = engine_of(policy, learning_rate=1e-3)
     engine.backward(preference_loss(policy, before))
     engine.step(1.0)
