@@ -11,6 +11,7 @@ from stages.configs.preference_pairs_config import PreferencePairsConfig
 from stages.configs.rejection_sampling_config import RejectionSamplingConfig
 from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import critic_values, policy_logprobs
+from tests.tolerances import assert_same_through
 from training_core.algorithms.kl import k1
 from training_core.data.batching import collate
 from training_core.data.chat import encode_responses
@@ -144,4 +145,4 @@ def test_the_sampling_temperature_moves_log_probabilities_and_no_value(
     batch = collate([r.example() for r in rollouts], 0)
     with torch.no_grad():
         expected = logprobs(policy, batch, temperature=0.5)
-    torch.testing.assert_close(cold.old_logprobs, expected, rtol=0, atol=1e-5)
+    assert_same_through(policy, cold.old_logprobs, expected)

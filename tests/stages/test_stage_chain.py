@@ -387,7 +387,9 @@ def test_a_ppo_that_was_stopped_after_its_last_round_still_reports_its_reward(ch
 
 # What the stages gave on a CPU in fp32 (torch 2.13). The tolerance leaves room for other processors
 # only: if a change moves a value beyond it, the stage gives other results for the same config. Then
-# raise its version in stages/catalog.py, and write the new value here.
+# raise its version in stages/catalog.py, and write the new value here. With every matrix product
+# disturbed by 8 eps of its terms, about 20 times what processors differ by, the KL moved by 1.3 %,
+# the others by 0.02 %, and no response in the evaluation changed.
 GOLDEN = [
     ("sft", "heldout_loss", 1.01888, 1e-3),
     ("reward_model", "reward_std", 1.45727, 5e-3),

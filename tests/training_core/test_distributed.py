@@ -6,6 +6,7 @@ import pytest
 import torch
 from two_processes import LENGTHS, share, tiny_llama, together
 
+from tests.tolerances import operations_through, rounding
 from training_core import distributed
 from training_core.data.batching import WithoutLoss, cut_by_tokens, deal_to_ranks, share_of_rank
 from training_core.dist_info import SINGLE_PROCESS, DistInfo, dist_info_from
@@ -83,14 +84,18 @@ def one():
 
 
 @pytest.mark.parametrize("kind", ["adamw", "descent"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_two_ranks_end_with_the_weights_of_one_process(one, two, kind, dtype, tolerance):
+@pytest.mark.parametrize("dtype", DTYPES, ids=["fp32", "fp64"])
+def test_two_ranks_end_with_the_weights_of_one_process(one, two, kind, dtype):
     expected = one[kind, dtype]["weights"]
-    start = tiny_llama(dtype).state_dict()
+    model = tiny_llama(dtype)
+    start = model.state_dict()
+    # What one step rounds differently goes once more through the model in each step that follows.
+    largest = max(float(weight.abs().max()) for weight in expected.values())
+    room = rounding(dtype, len(STEPS) * operations_through(model), largest)
     for rank in two:
         found = rank["runs"][kind, dtype]["weights"]
         for name, weight in expected.items():
-            assert (found[name] - weight).abs().max() <= tolerance, name
+            assert (found[name] - weight).abs().max() <= room, name
     moved = max((expected[n] - start[n]).abs().max() for n in start)
     assert moved > 1e-2  # there was something to agree on
     assert expected["unused"].eq(1.0).all()  # and what nobody used stayed

@@ -29,7 +29,8 @@ def naive(hidden, weight, bias, targets, temperature, *, softcap=None):
 
 def test_a_worked_position():
     # logits 0 and ln 3 -> probabilities 1/4 and 3/4
-    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [math.log(3)]])
+    hidden = torch.tensor([[1.0]], dtype=torch.float64)
+    weight = torch.tensor([[0.0], [math.log(3)]], dtype=torch.float64)
     logprobs, entropy = token_logprobs(hidden, Head(weight), torch.tensor([1]))
     assert logprobs.item() == pytest.approx(math.log(0.75))
     # 1/4 ln 4 + 3/4 ln 4/3 = 0.562335

@@ -7,6 +7,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from typer.testing import CliRunner
 
 from flows.cli.main import app
+from tests.tolerances import assert_same_through
 from training_core.errors import ConfigError, DataError
 from training_core.models import hub
 from training_core.models.merging import merge
@@ -34,30 +35,32 @@ def peft_adapter(model, directory, *, task, keep_head=True):
 
 @pytest.fixture
 def base(tiny, tokenizer, tmp_path):
-    hub.save(tiny("qwen2"), tokenizer, tmp_path / "base")
+    hub.save(tiny("qwen2").double(), tokenizer, tmp_path / "base")
     return tmp_path / "base"
 
 
 def test_the_command_writes_a_full_policy(tiny, base, tokenizer, tmp_path):
-    wrapped = peft_adapter(tiny("qwen2"), tmp_path / "adapter", task="CAUSAL_LM")
+    wrapped = peft_adapter(tiny("qwen2").double(), tmp_path / "adapter", task="CAUSAL_LM")
     arguments = [str(base), str(tmp_path / "adapter"), str(tmp_path / "out")]
     result = CliRunner().invoke(app, ["merge", *arguments])
     assert result.exit_code == 0, result.output
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
-    torch.testing.assert_close(merged(IDS).logits, wrapped(IDS).logits, rtol=0, atol=1e-5)
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float64)
+    assert_same_through(merged, merged(IDS).logits, wrapped(IDS).logits)
     assert (merged(IDS).logits - tiny("qwen2")(IDS).logits).abs().max() > 0.1
     assert hub.load_tokenizer(tmp_path / "out").get_vocab() == tokenizer.get_vocab()
 
 
 def test_a_merged_reward_model_gives_the_scores_of_the_adapter(tiny, base, tmp_path):
-    classifier = hub.load_scalar_model(base)
+    classifier = hub.load_scalar_model(base, dtype=torch.float64)
     wrapped = peft_adapter(classifier, tmp_path / "adapter", task="SEQ_CLS")
     score = wrapped(IDS).logits.detach()
     assert float(score.abs()) > 1e-3
     merge(base, tmp_path / "adapter", tmp_path / "out", is_reward_model=True)
-    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    merged = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "out", dtype=torch.float64
+    )
     assert merged.config.num_labels == 1
-    torch.testing.assert_close(merged(IDS).logits, score, rtol=0, atol=1e-5)
+    assert_same_through(merged, merged(IDS).logits, score)
 
 
 def test_the_weights_keep_the_dtype_of_the_base(tiny, tokenizer, tmp_path):

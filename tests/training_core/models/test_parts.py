@@ -5,6 +5,7 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 
+from tests.tolerances import assert_same_through, in_widest_dtype, rounding
 from training_core import checkpoint
 from training_core.data.batching import collate
 from training_core.errors import ConfigError, DataError
@@ -32,7 +33,7 @@ SCORED = ["llama-tied", "qwen3", "gemma2", "gpt2", "mixtral"]
 
 @pytest.mark.parametrize("architecture", ALL)
 def test_log_probabilities_are_those_of_the_models_own_logits(tiny, architecture):
-    model = tiny(architecture)
+    model = in_widest_dtype(tiny(architecture))
     with torch.no_grad():
         found = logprobs(model, collate(EXAMPLES, PAD))
         for row, example in enumerate(EXAMPLES):
@@ -40,7 +41,7 @@ def test_log_probabilities_are_those_of_the_models_own_logits(tiny, architecture
             own = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
             mask = torch.tensor(example.loss_mask[1:]).bool()
             size = len(example)
-            torch.testing.assert_close(found[row, 1:size][mask], own[mask], rtol=0, atol=1e-5)
+            assert_same_through(model, found[row, 1:size][mask], own[mask])
     require_known_head(model)
 
 
@@ -70,7 +71,7 @@ def test_an_output_layer_with_an_adapter_is_refused(tiny):
 
 @pytest.mark.parametrize("architecture", SCORED)
 def test_a_score_is_the_models_own_on_either_side_of_the_padding(tiny, architecture):
-    model = tiny(architecture, head="SequenceClassification")
+    model = in_widest_dtype(tiny(architecture, head="SequenceClassification"))
     with torch.no_grad():
         found = sequence_scores(model, collate(EXAMPLES, PAD))
         width = max(len(e) for e in EXAMPLES)
@@ -87,7 +88,7 @@ def test_a_score_is_the_models_own_on_either_side_of_the_padding(tiny, architect
                 attention_mask=mask,
                 position_ids=(mask.cumsum(1) - 1).clamp(min=0),
             ).logits[:, 0]
-            torch.testing.assert_close(found, own, rtol=0, atol=1e-5)
+            assert_same_through(model, found, own)
     assert float((found[0] - found[1]).abs()) > 1e-3
 
 
@@ -125,8 +126,10 @@ def test_scores_of_a_bfloat16_model_are_not_rounded_to_bfloat16(tiny, tokenizer,
     assert scalar_head(model).weight.dtype == torch.float32
     hidden = torch.randn(5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
     scores = head_outputs(scalar_head(model), hidden)
-    expected = hidden.double() @ scalar_head(model).weight[0].double()
-    torch.testing.assert_close(scores, expected.float(), rtol=1e-6, atol=1e-6)
+    weight = scalar_head(model).weight[0].double()
+    sizes = hidden.double().abs() @ weight.abs()  # of the 16 products, without their signs
+    room = rounding(torch.float32, 16, float(sizes.detach().max()))
+    torch.testing.assert_close(scores.double(), hidden.double() @ weight, rtol=0, atol=room)
     assert not torch.equal(scores, scores.bfloat16().float())
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.tolerances import assert_same_through
 from training_core.data.batching import collate
 from training_core.models import hub
 from training_core.models.adapters import adapter_disabled
@@ -60,21 +61,21 @@ def test_its_gradient_is_that_of_an_adapter_on_the_dequantised_weights(base, tok
         reference = loss_of(quantised)
     hub.save(quantised, tokenizer, tmp_path / "dequantised")  # B is zero: the base alone
     plain = hub.load_policy(tmp_path / "dequantised", options=PLAIN)
-    assert loss_of(plain).item() == pytest.approx(reference.item(), abs=1e-4)
-    assert abs(reference.item() - loss_of(hub.load_policy(base)).item()) > 1e-3  # 4 bits are fewer
+    assert_same_through(plain, loss_of(plain), reference)
+    assert abs(reference.item() - loss_of(hub.load_policy(base)).item()) > 0.1  # 4 bits are fewer
     found, expected = gradients(moved(quantised)), gradients(moved(plain))
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient.abs().max() > 0
-        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-4)
+        assert_same_through(plain, found[name], gradient, name)
 
 
 def test_what_is_saved_is_the_model_that_was_trained(base, tokenizer, tmp_path):
     model = moved(hub.load_policy(base, options=QUANTISED))
     hub.save(model, tokenizer, tmp_path / "out")
     plain = hub.load_policy(tmp_path / "out")
-    assert loss_of(plain).item() == pytest.approx(loss_of(model).item(), abs=1e-4)
-    assert loss_of(plain).item() != pytest.approx(loss_of(hub.load_policy(base)).item(), abs=1e-2)
+    assert_same_through(plain, loss_of(plain), loss_of(model))
+    assert abs(loss_of(plain).item() - loss_of(hub.load_policy(base)).item()) > 0.1
 
 
 def test_a_reward_models_head_is_trained_whole_and_kept(base, tokenizer, tmp_path):
@@ -85,5 +86,5 @@ def test_a_reward_models_head_is_trained_whole_and_kept(base, tokenizer, tmp_pat
     assert model.score.weight.dtype == torch.float32
     assert model.score.weight.grad.abs().sum() > 0
     hub.save(model, tokenizer, tmp_path / "out")
-    found = sequence_scores(hub.load_scalar_model(tmp_path / "out"), batch)
-    torch.testing.assert_close(found, score, rtol=0, atol=1e-4)
+    plain = hub.load_scalar_model(tmp_path / "out")
+    assert_same_through(plain, sequence_scores(plain, batch), score)
