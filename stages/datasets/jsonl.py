@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from stages.datasets.row import Row
-from stages.datasets.tables import tables
 from stages.settings.data import FileData
 
 
@@ -25,6 +24,8 @@ def read_lexicon(path: Path) -> dict[str, float]:
     Raises:
         DataError: for a file or row that is not one, naming it.
     """
+    from stages.datasets.tables import tables  # imports `datasets`
+
     found = {}
     for table in tables(FileData(path=str(path))):
         for number, values in zip(table.numbers, table.rows, strict=True):

@@ -6,16 +6,18 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stages.datasets.kinds import Kind
 from stages.datasets.mixing import mixture_order
 from stages.datasets.row import Row
 from stages.datasets.shapes import by_role, recognise
-from stages.datasets.tables import Table, tables
 from stages.settings.data import CafeData, Data, FileData, HubData, MixedData
 from training_core.data import cafe
 from training_core.errors import DataError
+
+if TYPE_CHECKING:
+    from stages.datasets.tables import Table
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -111,6 +113,8 @@ def _rows(
         return
     if isinstance(data, Path):
         data = FileData(path=str(data / "data.jsonl"))
+    from stages.datasets.tables import tables  # imports `datasets`, which the café does without
+
     for table in tables(data, first_rows):
         yield from _table_rows(kind, table, data.columns)
 
