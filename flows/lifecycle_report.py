@@ -14,7 +14,6 @@ from prefect.runtime import flow_run
 
 from tasks.connections import Connections
 from tasks.report.numbers import duration, label
-from tasks.report.page import render
 from tasks.report.story import About, Outcome, Story, gather
 from training_core.errors import TransientError
 
@@ -32,6 +31,8 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
         key, version, result, seconds, reused), `is_champion` (of this run's policy), `report` (its
         address in MLflow; None while that is away) and `report_file`.
     """
+    from tasks.report.page import render  # noqa: PLC0415 - matplotlib, which no start needs
+
     refs = list(recipe.refs.values())
     story = gather(recipe.connections.store, refs, recipe.config, _about(recipe), _outcome(recipe))
     url, path = report(
