@@ -40,6 +40,7 @@ from training_core.errors import (
     StoppedError,
     StorageFullError,
 )
+from training_core.hidden_packages import tell_transformers_to_do_without
 from training_core.ranks import ALONE, Ranks, ranks_from
 
 log = logging.getLogger("ratchet")
@@ -112,6 +113,7 @@ def _run(request: Request, config: StageConfig, context: Context, started: float
         "stage %s, key %s, attempt %s, rank %d of %d",
         request.stage, request.key[:12], attempt_dir.name, rank.rank, rank.world_size,
     )  # fmt: skip
+    tell_transformers_to_do_without()
     _use_threads(config)
     inputs = {role: Path(directory) for role, directory in request.inputs.items()}
     result = find_stage(request.stage).run(config, inputs, context)
