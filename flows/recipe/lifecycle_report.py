@@ -17,7 +17,6 @@ from stages.files import write_text
 from tasks.connections import Connections
 from tasks.report.formatting import duration, label
 from tasks.report.lifecycle import About, Lifecycle, Outcome, gather
-from tasks.report.page import render
 from training_core.errors import TransientError
 
 
@@ -31,6 +30,8 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
         key, version, result, seconds, reused), `is_champion` (of this run's policy), `report` (its
         address in MLflow; None while that is away) and `report_file`.
     """
+    from tasks.report.page import render  # noqa: PLC0415 - matplotlib, which no start needs
+
     refs = list(recipe.refs.values())
     story = gather(recipe.connections.store, refs, recipe.config, _about(recipe), _outcome(recipe))
     url, path = report(

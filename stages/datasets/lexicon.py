@@ -6,7 +6,6 @@ from pathlib import Path
 
 from stages.configs.data_config import FileDataConfig
 from stages.datasets.row import Row
-from stages.datasets.tables import tables
 
 
 def read_lexicon(path: Path) -> dict[str, float]:
@@ -15,6 +14,8 @@ def read_lexicon(path: Path) -> dict[str, float]:
     Raises:
         DataError: for a file or row that is not one, naming it.
     """
+    from stages.datasets.tables import tables  # noqa: PLC0415 - imports `datasets`
+
     found = {}
     for table in tables(FileDataConfig(path=str(path))):
         for number, values in zip(table.numbers, table.rows, strict=True):

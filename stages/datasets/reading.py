@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stages.configs.data_config import (
     CafeDataConfig,
@@ -19,9 +19,11 @@ from stages.datasets.kinds import RowKind
 from stages.datasets.mixing import mixture_order
 from stages.datasets.row import Row, is_json_like
 from stages.datasets.shapes import by_role, recognise
-from stages.datasets.tables import Table, tables
 from training_core.data import cafe
 from training_core.errors import DataError
+
+if TYPE_CHECKING:
+    from stages.datasets.tables import Table
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -121,6 +123,8 @@ def _rows(
         return
     if isinstance(data, Path):
         data = FileDataConfig(path=str(data / "data.jsonl"))
+    from stages.datasets.tables import tables  # noqa: PLC0415 - imports `datasets`: the café needs none
+
     for table in tables(data, first_rows):
         yield from _table_rows(kind, table, data.columns)
 

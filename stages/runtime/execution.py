@@ -15,6 +15,7 @@ from stages.contract import Context, Result
 from stages.runtime.error_record import write_error
 from stages.runtime.exit_codes import ExitCode, code_of
 from stages.runtime.store import Request
+from training_core.hidden_packages import tell_transformers_to_do_without
 
 log = logging.getLogger("ratchet")
 
@@ -28,6 +29,7 @@ def execute(request: Request, config: StageConfig, context: Context) -> Result:
     )  # fmt: skip
     _use_threads(config)
     inputs = {role: Path(directory) for role, directory in request.inputs.items()}
+    tell_transformers_to_do_without()  # before the page imports it
     page = import_module(f"stages.{request.stage}")  # only now, because it loads torch
     return page.run(config, inputs, context)
 

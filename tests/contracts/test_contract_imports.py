@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -19,9 +20,9 @@ BIN = Path(sys.executable).parent
 HEAVY = ("torch", "transformers", "vllm", "deepspeed", "ray", "mlflow", "datasets", "safetensors")
 
 
-def loaded_by(code: str) -> set[str]:
-    """Heavy modules in `sys.modules` after `code`."""
-    program = f"{code}\nimport sys\nprint([m for m in {HEAVY!r} if m in sys.modules])"
+def loaded_by(code: str, modules: Iterable[str] = HEAVY) -> set[str]:
+    """Which of `modules` are in `sys.modules` after `code`."""
+    program = f"{code}\nimport sys\nprint([m for m in {tuple(modules)!r} if m in sys.modules])"
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -77,6 +78,35 @@ path.write_text("{}")
 assert run_request(path) == 20
 """
     assert "torch" not in loaded_by(code)
+
+
+STAGES_THAT_TRAIN_AND_SAMPLE = """
+import pathlib, tempfile
+from stages.store import Store
+from tests.stages.running import finish
+store = Store(pathlib.Path(tempfile.mkdtemp()))
+sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
+cafe, training = {"name": "cafe", "size": 16}, {"batch_size": 8, "max_tokens": 64}
+base = {"base": {"name": "scratch", **sizes}, "chat_template": "roles"}
+sft = finish(store, "sft", {**base, "data": cafe, "training": training})
+parents = {"policy": sft, "reference": sft}
+finish(store, "dpo", {"data": cafe, "training": training}, parents)
+few = {"engine": "auto", "max_response_tokens": 4, "max_tokens": 64}
+config = {"prompts": cafe, "reward": {"name": "cafe"}, "group_size": 2, "keep_unfinished": True}
+finish(store, "rejection_sampling", {**config, "rollouts": few}, parents)
+"""
+
+
+def test_a_stage_imports_no_engine_and_no_library_that_it_does_not_use():
+    """Each of these costs every stage process between half a second and four."""
+    unused = {"sklearn", "scipy", "pandas", "datasets", "deepspeed", "vllm", "peft"}
+    others = {"prefect", "mlflow", "ray", "matplotlib"}
+    assert loaded_by(STAGES_THAT_TRAIN_AND_SAMPLE, {"torch", *unused, *others}) == {"torch"}
+
+
+def test_a_flow_starts_without_what_trains_and_draws():
+    unused = {"torch", "transformers", "datasets", "ray", "matplotlib"}
+    assert loaded_by("import flows.full_rlhf", {"prefect", *unused}) == {"prefect"}
 
 
 def test_ratchet_help_takes_less_than_a_second():

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from training_core.errors import DataError
+from training_core.hidden_packages import hidden
 from training_core.models.options import LoadOptions
 from training_core.models.parts import has_adapter, require_known_head, scalar_head
 from training_core.models.preparing import keep_weights_unpacked, loading_arguments, prepare
@@ -147,13 +148,13 @@ def save(model: Any, tokenizer: PreTrainedTokenizerBase, directory: Path) -> Non
     Raises:
         StorageFullError: if the disk is full.
     """
-    with writing(f"the model in {directory}"):
-        if has_adapter(model):
-            from training_core.models.adapters import plain_twin  # noqa: PLC0415 - imports peft
+    if has_adapter(model):
+        from training_core.models.adapters import plain_twin  # noqa: PLC0415 - imports peft
 
-            plain_twin(model).save_pretrained(directory)
-        else:
-            model.save_pretrained(directory)
+        model = plain_twin(model)
+    # accelerate would import deepspeed to see whether the model is one of its engines; it never is
+    with writing(f"the model in {directory}"), hidden("deepspeed"):
+        model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
 
 

@@ -23,21 +23,22 @@ WORKER_EXTENSION = "training_core.rollout.vllm_worker.WeightReceiver"
 
 def why_not(config: Any) -> str | None:
     """Say why vLLM cannot run a model with this Hugging Face config here, or None if it can."""
+    if not torch.cuda.is_available() and (reason := _no_kernel(config)):
+        return reason
     try:
-        import vllm  # noqa: F401, PLC0415 - the question is whether it is there
+        import vllm  # noqa: F401, PLC0415 - takes seconds, so it is the last question
     except ImportError as error:
         return f"vLLM cannot be imported ({error})"
-    if torch.cuda.is_available():
-        return None
+    return None
+
+
+def _no_kernel(config: Any) -> str | None:
     head_size = (
         getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     )
-    if head_size not in CPU_HEAD_SIZES:
-        return (
-            f"vLLM's CPU attention has no kernel for head size {head_size} "
-            f"(it has {CPU_HEAD_SIZES})"
-        )
-    return None
+    if head_size in CPU_HEAD_SIZES:
+        return None
+    return f"vLLM's CPU attention has no kernel for head size {head_size} (it has {CPU_HEAD_SIZES})"
 
 
 def _uncompiled_on_cpu() -> AbstractContextManager[Any]:
