@@ -15,6 +15,7 @@ from stages.datasets import demonstrations
 from stages.sampling.on_policy import mixed_batches
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
+from stages.training.heldout_metrics import before_and_after
 from training_core.algorithms.distillation_losses import DIVERGENCES
 from training_core.data import chat
 from training_core.errors import ConfigError
@@ -81,7 +82,7 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     save_model(student, tokenizer, context)
     metrics = {"examples": float(len(examples))}
     if heldout:
-        metrics |= {f"{name}_before": value for name, value in before.items()} | dict(measure())
+        metrics |= before_and_after(before, measure())
     return Result("policy", metrics)
 
 

@@ -18,7 +18,7 @@ from stages.datasets import Preference, preferences
 from stages.sampling.selection import without_repeats
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
-from stages.training.heldout_metrics import pair_metrics
+from stages.training.heldout_metrics import before_and_after, pair_metrics
 from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.pair_logprobs import PairLogprobs
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
@@ -91,8 +91,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
         "train_pairs": float(len(pairs)),
         "duplicates": float(repeated),
         "accuracy": _measured(policy, train, rewards, budget)["accuracy"],
-        **{f"{name}_before": value for name, value in before.items()},
-        **measure(),
+        **before_and_after(before, measure()),
     }
     return Result("policy", metrics)
 

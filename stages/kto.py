@@ -15,6 +15,7 @@ from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import unpaired_responses
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
+from stages.training.heldout_metrics import before_and_after
 from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
@@ -80,8 +81,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     metrics = {
         "examples": float(len(rows)),
         "desirable_fraction": sum(r.is_desirable for r in rows) / len(rows),
-        **{f"{name}_before": value for name, value in before.items()},
-        **measure(),
+        **before_and_after(before, measure()),
     }
     return Result("policy", metrics)
 

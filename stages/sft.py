@@ -13,7 +13,7 @@ from stages.contract import Context, Inputs, Result, resolve_source
 from stages.training.base_model import base_model, base_tokenizer
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
-from stages.training.heldout_metrics import mean_loss
+from stages.training.heldout_metrics import before_and_after, mean_loss
 from training_core.data import chat
 from training_core.models.causal_lm import packs_rows
 from training_core.objectives.balanced import balanced
@@ -54,7 +54,7 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     save_model(model, tokenizer, context)
     metrics = {"examples": float(len(train.examples))}
     if heldout_rows:
-        metrics |= {"heldout_loss_before": before["heldout_loss"], **measure()}
+        metrics |= before_and_after(before, measure())
     return Result("policy", metrics)
 
 

@@ -22,6 +22,11 @@ def mean_loss(model: Any, examples: Examples, *, budget_tokens: int) -> float:
     return total / count if count else float("nan")
 
 
+def before_and_after(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Put measures before and after training beside each other: `…_before` and `…`."""
+    return {**{f"{name}_before": value for name, value in before.items()}, **after}
+
+
 def pair_scores(model: Any, pairs: Pairs, *, budget_tokens: int) -> torch.Tensor:
     """Reward model's scores of both sides of each pair.
 

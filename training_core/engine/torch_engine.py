@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,7 @@ class TorchEngine:
 
     def step(self, count: float) -> float:
         """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
-        all_reduce_gradients(self._parameters, self._dist_info)
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.div_(count or 1.0)
-        norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
+        norm = sum_and_clip(self._parameters, count, self._max_grad_norm, self._dist_info)
         if math.isfinite(norm):
             self._update()
         for optimizer in self._optimizers:
@@ -116,6 +112,21 @@ class TorchEngine:
 
     def load_shards(self, directory: Path, scratch: Path) -> None:
         """Read nothing."""
+
+
+def sum_and_clip(
+    parameters: Sequence[Tensor], count: float, max_grad_norm: float, dist_info: DistInfo
+) -> float:
+    """Add up the gradients of all ranks, divide them by `count`, and clip them.
+
+    Returns:
+        The gradient norm before clipping.
+    """
+    all_reduce_gradients(parameters, dist_info)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.div_(count or 1.0)
+    return float(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
 
 
 def require_kind(state: dict[str, Any], kind: str) -> None:
