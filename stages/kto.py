@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from stages.batches.encoding import encode_unpaired
 from stages.batches.micro_batches import over_all
@@ -21,6 +20,7 @@ from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.unpaired import unpaired
 from training_core.types import UnpairedExample
@@ -105,7 +105,9 @@ def _with_reference(rated: UnpairedExamples, reference: Reference, budget: int) 
     return replace(rated, ref_logprobs=sums)
 
 
-def _measured(policy: Any, rated: UnpairedExamples, config: KtoConfig) -> Mapping[str, float]:
+def _measured(
+    policy: LanguageModel, rated: UnpairedExamples, config: KtoConfig
+) -> Mapping[str, float]:
     """Mean implicit rewards of held-out responses; nothing where one kind is absent."""
     desirable = [row.is_desirable for row in rated.rows]
     if not any(desirable) or all(desirable):

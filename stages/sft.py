@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from stages import datasets
 from stages.batches.encoding import encode_demonstrations, encode_texts
 from stages.batches.micro_batches import Examples, micro_batches
+from stages.configs.data_config import DataConfig
 from stages.configs.sft_config import SftConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.training.base_model import base_model, base_tokenizer
@@ -58,7 +61,9 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     return Result("policy", metrics)
 
 
-def _encode(config: SftConfig, tokenizer: Any, source: Any) -> Sequence[Example]:
+def _encode(
+    config: SftConfig, tokenizer: PreTrainedTokenizerBase, source: DataConfig | Path
+) -> Sequence[Example]:
 
     limit = config.training.max_tokens
     if config.rows == "texts":

@@ -34,7 +34,7 @@ from torch._C._distributed_c10d import HashStore
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import barrier, broadcast_weights
 from training_core.engine.optimizers import BETAS, decay_groups
-from training_core.engine.protocol import Objective
+from training_core.engine.protocol import M, Objective, StateDict
 from training_core.engine.torch_engine import require_kind, sum_and_clip
 from training_core.engine.twin import Asked, of_one_dtype, take_weights
 from training_core.engine.zero import (
@@ -98,9 +98,8 @@ class DeepSpeedEngine:
         broadcast_weights(model, dist_info)
         self.model = model
         self.needs_even_ranks = zero.zero_stage > 0
-        self._zero, self._dist_info = zero, dist_info
+        self._zero, self._dist_info, self._max_grad_norm = zero, dist_info, max_grad_norm
         self._peak, self._schedule, self._done = learning_rate, schedule, 0
-        self._max_grad_norm = max_grad_norm
         self._twin = take_weights(model)
         self._shell = list(model.parameters())
         self._shapes = [twin.shape for twin in self._twin.parameters()]
@@ -124,7 +123,7 @@ class DeepSpeedEngine:
         """Learning rate of the next step."""
         return self._peak * self._schedule(self._done)
 
-    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+    def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
         """Ask `objective` about the twin, inside DeepSpeed's forward pass."""
         total, loss = self._engine(objective, micro_batch)
         return replace(loss, total=total)
@@ -194,7 +193,7 @@ class DeepSpeedEngine:
                 shell.data = twin
         self._engine.destroy()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Position in the schedule; the rest is in the shards."""
         return {
             "kind": "deepspeed",
@@ -204,7 +203,7 @@ class DeepSpeedEngine:
             "world_size": self._dist_info.world_size,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore the position, and remember how the shards were cut.
 
         Raises:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_reduce_gradients, broadcast_weights
 from training_core.engine.optimizers import BuildOptimizers, adamw
-from training_core.engine.protocol import Objective
+from training_core.engine.protocol import M, Objective, StateDict
 from training_core.errors import ConfigError
 from training_core.types import Loss
 
@@ -58,7 +57,7 @@ class TorchEngine:
         """Learning rate of the next step."""
         return self._peak * self._schedule(self._done)
 
-    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+    def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
         """Ask `objective` about the model."""
         return objective(self.model, micro_batch)
 
@@ -91,12 +90,12 @@ class TorchEngine:
     def finish(self) -> None:
         """Do nothing: the weights are in `model` already."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Moments of the optimizers and position in the schedule."""
         moments = [optimizer.state_dict() for optimizer in self._optimizers]
         return {"kind": "torch", "optimizers": moments, "done": self._done}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned.
 
         Raises:
@@ -129,7 +128,7 @@ def sum_and_clip(
     return float(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
 
 
-def require_kind(state: dict[str, Any], kind: str) -> None:
+def require_kind(state: StateDict, kind: str) -> None:
     """Refuse the state of another engine.
 
     Raises:

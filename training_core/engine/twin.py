@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from training_core.engine.protocol import Objective
+from training_core.engine.protocol import M, Objective
 from training_core.types import Loss
 
 
@@ -23,7 +23,7 @@ class Asked(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, objective: Objective, micro_batch: Any) -> tuple[Tensor, Loss]:
+    def forward(self, objective: Objective[M], micro_batch: M) -> tuple[Tensor, Loss]:
         """Ask; the total stands apart, where DeepSpeed's hooks find it."""
         loss = objective(self.model, micro_batch)
         return loss.total, loss

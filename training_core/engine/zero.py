@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from training_core.engine.protocol import StateDict
 from training_core.errors import ConfigError
 
 PARTITIONED = 3
@@ -128,7 +128,7 @@ def require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) -
         )
 
 
-def require_same_parts(state: Mapping[str, Any], zero: Zero) -> None:
+def require_same_parts(state: StateDict, zero: Zero) -> None:
     """Refuse a checkpoint whose shards were cut otherwise.
 
     Raises:
