@@ -24,7 +24,6 @@ from statistics import median
 from typing import Any
 
 from stages.runtime.store import Store
-
 from tests.stages.running import finish, write_request
 
 ROOT = Path(__file__).resolve().parents[1]

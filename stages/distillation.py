@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_demonstrations
 from stages.batches.micro_batches import Examples, cut
@@ -15,11 +15,14 @@ from stages.datasets import demonstrations
 from stages.sampling.on_policy import mixed_batches
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
+from stages.training.heldout_metrics import before_and_after
 from training_core.algorithms.distillation_losses import DIVERGENCES
 from training_core.data import chat
 from training_core.errors import ConfigError
+from training_core.loop import Objective
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced
 from training_core.objectives.divergence import distillation
 from training_core.types import Batch
@@ -81,11 +84,13 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     save_model(student, tokenizer, context)
     metrics = {"examples": float(len(examples))}
     if heldout:
-        metrics |= {f"{name}_before": value for name, value in before.items()} | dict(measure())
+        metrics |= before_and_after(before, measure())
     return Result("policy", metrics)
 
 
-def _require_one_vocabulary(student: Any, teacher: Any) -> None:
+def _require_one_vocabulary(
+    student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase
+) -> None:
     """Distributions over different tokens cannot be compared."""
     if student.get_vocab() != teacher.get_vocab():
         raise ConfigError(
@@ -96,7 +101,10 @@ def _require_one_vocabulary(student: Any, teacher: Any) -> None:
 
 
 def _mean_divergence(
-    objective: Callable[[Any, Batch], Any], student: Any, examples: Any, config: DistillationConfig
+    objective: Objective[Batch],
+    student: LanguageModel,
+    examples: Examples,
+    config: DistillationConfig,
 ) -> float:
 
     with torch.no_grad():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from stages.batches.encoding import encode_pairs
 from stages.batches.micro_batches import Pairs, micro_batches, over_all, sharing_pays
@@ -18,7 +18,7 @@ from stages.datasets import Preference, preferences
 from stages.sampling.selection import without_repeats
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
-from stages.training.heldout_metrics import pair_metrics
+from stages.training.heldout_metrics import before_and_after, pair_metrics
 from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.pair_logprobs import PairLogprobs
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
@@ -26,6 +26,7 @@ from training_core.data import chat
 from training_core.errors import ConfigError, MismatchError
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows, sequence_logprobs
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import PairBatch, pair_logprobs, preference
 
@@ -34,6 +35,9 @@ CHECK_TOLERANCE = 1e-3
 """Of the loss, in single precision."""
 HALF_GAP = 0.05
 """In half precision, whose sums are rough: mean log-ratio per token, in nats."""
+
+
+Rewards = Callable[[PairLogprobs], tuple[Tensor, Tensor]]
 
 
 def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
@@ -91,8 +95,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
         "train_pairs": float(len(pairs)),
         "duplicates": float(repeated),
         "accuracy": _measured(policy, train, rewards, budget)["accuracy"],
-        **{f"{name}_before": value for name, value in before.items()},
-        **measure(),
+        **before_and_after(before, measure()),
     }
     return Result("policy", metrics)
 
@@ -120,7 +123,9 @@ def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
     return replace(pairs, ref_logprobs=sums)
 
 
-def _measured(policy: Any, pairs: Pairs, rewards: Any, budget: int) -> Mapping[str, float]:
+def _measured(
+    policy: LanguageModel, pairs: Pairs, rewards: Rewards, budget: int
+) -> Mapping[str, float]:
     """Accuracy and margin of the implicit rewards; nothing without pairs."""
 
     def both(batch: PairBatch) -> torch.Tensor:
@@ -132,7 +137,9 @@ def _measured(policy: Any, pairs: Pairs, rewards: Any, budget: int) -> Mapping[s
     return pair_metrics(over_all(pairs, both, budget_tokens=budget, columns=2))
 
 
-def _require_no_preference_yet(policy: Any, pairs: Pairs, context: Context, budget: int) -> None:
+def _require_no_preference_yet(
+    policy: LanguageModel, pairs: Pairs, context: Context, budget: int
+) -> None:
     """Where policy and reference are one model, the DPO loss must start at ln 2."""
     if context.earlier_attempts or not pairs.pairs or pairs.ref_logprobs is None:
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from stages.batches.encoding import encode_unpaired
 from stages.batches.micro_batches import over_all
@@ -15,11 +14,13 @@ from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import unpaired_responses
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
+from stages.training.heldout_metrics import before_and_after
 from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.unpaired import unpaired
 from training_core.types import UnpairedExample
@@ -80,8 +81,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     metrics = {
         "examples": float(len(rows)),
         "desirable_fraction": sum(r.is_desirable for r in rows) / len(rows),
-        **{f"{name}_before": value for name, value in before.items()},
-        **measure(),
+        **before_and_after(before, measure()),
     }
     return Result("policy", metrics)
 
@@ -105,7 +105,9 @@ def _with_reference(rated: UnpairedExamples, reference: Reference, budget: int) 
     return replace(rated, ref_logprobs=sums)
 
 
-def _measured(policy: Any, rated: UnpairedExamples, config: KtoConfig) -> Mapping[str, float]:
+def _measured(
+    policy: LanguageModel, rated: UnpairedExamples, config: KtoConfig
+) -> Mapping[str, float]:
     """Mean implicit rewards of held-out responses; nothing where one kind is absent."""
     desirable = [row.is_desirable for row in rated.rows]
     if not any(desirable) or all(desirable):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_solutions
 from stages.batches.micro_batches import micro_batches
 from stages.batches.solution_batches import LabelledSolutions, judged_steps
+from stages.configs.data_config import DataConfig
 from stages.configs.process_reward_config import ProcessRewardConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import solutions
@@ -16,6 +19,7 @@ from stages.training.fit import fit, save_model
 from training_core.algorithms.process_losses import step_cross_entropy
 from training_core.data import chat
 from training_core.models import hub
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced
 from training_core.objectives.step_labels import process_reward
 from training_core.types import LabelledSolution
@@ -58,11 +62,11 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
 
 
 def _solutions(
-    config: ProcessRewardConfig, inputs: Inputs, tokenizer: Any
+    config: ProcessRewardConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Sequence[LabelledSolution], Sequence[LabelledSolution]]:
     """Solutions for training, and solutions that are held out."""
 
-    def encode(source: Any) -> list[LabelledSolution]:
+    def encode(source: DataConfig | Path) -> list[LabelledSolution]:
         marks = {"placeholder": config.placeholder, "first_step": config.first_step}
         return encode_solutions(
             tokenizer,
@@ -78,7 +82,9 @@ def _solutions(
     return found[size:], found[:size]
 
 
-def _heldout_metrics(model: Any, rows: Any, config: ProcessRewardConfig) -> Mapping[str, float]:
+def _heldout_metrics(
+    model: LanguageModel, rows: LabelledSolutions, config: ProcessRewardConfig
+) -> Mapping[str, float]:
 
     scores, labels = judged_steps(model, rows, budget_tokens=config.training.micro_batch_tokens)
     if not len(labels):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_pairs
 from stages.batches.micro_batches import Pairs, micro_batches, sharing_pays
+from stages.configs.data_config import DataConfig
 from stages.configs.reward_model_config import RewardModelConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import preferences
@@ -79,11 +82,11 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
 
 
 def _pairs(
-    config: RewardModelConfig, inputs: Inputs, tokenizer: Any
+    config: RewardModelConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Sequence[Pair], Sequence[Pair]]:
     """Pairs for training and pairs that are held out."""
 
-    def encode(source: Any) -> list[Pair]:
+    def encode(source: DataConfig | Path) -> list[Pair]:
         rows = preferences(source)
         pairs = encode_pairs(tokenizer, rows, max_tokens=config.training.max_tokens)
         return pairs if config.use_margin else [replace(pair, margin=0.0) for pair in pairs]

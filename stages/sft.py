@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
 
 from stages import datasets
 from stages.batches.encoding import encode_demonstrations, encode_texts
 from stages.batches.micro_batches import Examples, micro_batches
+from stages.configs.data_config import DataConfig
 from stages.configs.sft_config import SftConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.training.base_model import base_model, base_tokenizer
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
-from stages.training.heldout_metrics import mean_loss
+from stages.training.heldout_metrics import before_and_after, mean_loss
 from training_core.data import chat
 from training_core.models.causal_lm import packs_rows
 from training_core.objectives.balanced import balanced
@@ -54,11 +57,13 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     save_model(model, tokenizer, context)
     metrics = {"examples": float(len(train.examples))}
     if heldout_rows:
-        metrics |= {"heldout_loss_before": before["heldout_loss"], **measure()}
+        metrics |= before_and_after(before, measure())
     return Result("policy", metrics)
 
 
-def _encode(config: SftConfig, tokenizer: Any, source: Any) -> Sequence[Example]:
+def _encode(
+    config: SftConfig, tokenizer: PreTrainedTokenizerBase, source: DataConfig | Path
+) -> Sequence[Example]:
 
     limit = config.training.max_tokens
     if config.rows == "texts":

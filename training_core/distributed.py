@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from training_core.dist_info import DistInfo
 from training_core.types import Mean
+
+T = TypeVar("T")
 
 BUCKET_ELEMENTS = 2**25
 """Elements that are added up at once: 128 MiB in fp32."""
@@ -57,11 +59,11 @@ def barrier(dist_info: DistInfo) -> None:
         dist.barrier()
 
 
-def all_gather_object(value: Any, dist_info: DistInfo) -> list[Any]:
+def all_gather_object(value: T, dist_info: DistInfo) -> list[T]:
     """Collect a small picklable value of every rank, in the order of ranks, on every rank."""
     if dist_info.is_single_process:
         return [value]
-    values: list[Any] = [None] * dist_info.world_size
+    values = [value] * dist_info.world_size  # each is replaced
     dist.all_gather_object(values, value)
     return values
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from training_core.data.batching import WithoutLoss
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import pool_means
-from training_core.engine.protocol import Objective, TrainEngine
+from training_core.engine.protocol import M, Objective, TrainEngine
 from training_core.errors import NonFiniteError
 from training_core.types import Mean, StepReport
 
@@ -23,8 +22,8 @@ __all__ = ["Objective", "train_steps"]
 
 def train_steps(
     engine: TrainEngine,
-    objective: Objective,
-    batches: Iterable[Sequence[Any]],
+    objective: Objective[M],
+    batches: Iterable[Sequence[M | WithoutLoss[M]]],
     *,
     first_step: int = 0,
     dist_info: DistInfo = SINGLE_PROCESS,
@@ -77,7 +76,11 @@ def train_steps(
 
 
 def _backward(
-    engine: TrainEngine, objective: Objective, micro_batch: Any, step: int, index: int
+    engine: TrainEngine,
+    objective: Objective[M],
+    micro_batch: M | WithoutLoss[M],
+    step: int,
+    index: int,
 ) -> dict[str, Mean]:
     if isinstance(micro_batch, WithoutLoss):
         engine.backward(engine.loss(objective, micro_batch.micro_batch).total * 0.0)

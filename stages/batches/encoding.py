@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
+
+from transformers import PreTrainedTokenizerBase
 
 from stages.datasets import Demonstration, Messages, Preference, Solution, UnpairedResponse
 from training_core.data.chat import encode_prompts, encode_responses
@@ -23,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def encode_demonstrations(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Demonstration],
     *,
     max_tokens: int,
@@ -51,7 +53,7 @@ def encode_demonstrations(
 
 
 def demonstration_examples(
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[Demonstration],
     *,
     max_tokens: int,
@@ -74,19 +76,25 @@ def demonstration_examples(
 
 
 def encode_texts(
-    tokenizer: Any, rows: Sequence[str], *, max_tokens: int, add_eos: bool = True
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[str],
+    *,
+    max_tokens: int,
+    add_eos: bool = True,
 ) -> list[Example]:
     """Tokenise plain texts, cut into windows of `max_tokens`; see `encode_documents`."""
     return encode_documents(tokenizer, rows, max_tokens=max_tokens, add_eos=add_eos)
 
 
-def encode_pairs(tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int) -> list[Pair]:
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[Preference], *, max_tokens: int
+) -> list[Pair]:
     """Tokenise pairs; the longer side counts."""
     return _kept(pair_examples(tokenizer, rows, max_tokens=max_tokens), max_tokens)
 
 
 def pair_examples(
-    tokenizer: Any, rows: Sequence[Preference], *, max_tokens: int
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[Preference], *, max_tokens: int
 ) -> list[Pair | None]:
     """Tokenise pairs; None where a side is too long."""
     prompts = _prompts(tokenizer, [row.prompt for row in rows])
@@ -111,14 +119,14 @@ def pair_examples(
 
 
 def encode_unpaired(
-    tokenizer: Any, rows: Sequence[UnpairedResponse], *, max_tokens: int
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[UnpairedResponse], *, max_tokens: int
 ) -> list[UnpairedExample]:
     """Tokenise responses that were judged by themselves."""
     return _kept(unpaired_examples(tokenizer, rows, max_tokens=max_tokens), max_tokens)
 
 
 def unpaired_examples(
-    tokenizer: Any, rows: Sequence[UnpairedResponse], *, max_tokens: int
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[UnpairedResponse], *, max_tokens: int
 ) -> list[UnpairedExample | None]:
     """Tokenise judged responses; None where a row is too long."""
     examples = encode_responses(
@@ -135,7 +143,11 @@ def unpaired_examples(
 
 
 def encode_solutions(
-    tokenizer: Any, rows: Sequence[Solution], *, max_tokens: int, separator: str = "\n"
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Solution],
+    *,
+    max_tokens: int,
+    separator: str = "\n",
 ) -> list[LabelledSolution]:
     """Tokenise solutions in steps; see `encode_steps`."""
     return _kept(
@@ -144,7 +156,11 @@ def encode_solutions(
 
 
 def solution_examples(
-    tokenizer: Any, rows: Sequence[Solution], *, max_tokens: int, separator: str = "\n"
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Solution],
+    *,
+    max_tokens: int,
+    separator: str = "\n",
 ) -> list[LabelledSolution | None]:
     """Tokenise solutions in steps; None where a row is too long."""
     return encode_steps(
@@ -157,11 +173,11 @@ def solution_examples(
     )
 
 
-def _prompts(tokenizer: Any, prompts: Sequence[Messages]) -> list[Prompt]:
+def _prompts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Messages]) -> list[Prompt]:
     return encode_prompts(tokenizer, _names(prompts), prompts)
 
 
-def _names(rows: Sequence[Any]) -> list[str]:
+def _names(rows: Sequence[object]) -> list[str]:
     return [str(number) for number in range(1, len(rows) + 1)]
 
 

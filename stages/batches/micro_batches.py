@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from stages.configs.training_config import TrainingConfig
 from training_core.data.batching import batch_indices, collate, cut_by_tokens
@@ -21,6 +21,7 @@ from training_core.data.layout import collate_packed, collate_shared, row_length
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_gather_object
 from training_core.models.causal_lm import can_branch
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.preference import PairBatch
 from training_core.types import Batch, Example, Pair
 
@@ -197,7 +198,10 @@ class Pairs:
 
 
 def sharing_pays(
-    model: Any, pairs: Sequence[Pair], pad_id: int, measure: Callable[[Any, Batch], Tensor]
+    model: LanguageModel,
+    pairs: Sequence[Pair],
+    pad_id: int,
+    measure: Callable[[nn.Module, Batch], Tensor],
 ) -> bool:
     """Tell whether to compute the prompt of each pair once, and say in the log why not.
 
@@ -230,7 +234,10 @@ def sharing_pays(
 
 @torch.no_grad()
 def _sharing_gap(
-    model: Any, group: Sequence[Example], pad_id: int, measure: Callable[[Any, Batch], Tensor]
+    model: LanguageModel,
+    group: Sequence[Example],
+    pad_id: int,
+    measure: Callable[[nn.Module, Batch], Tensor],
 ) -> float:
     apart = measure(model, collate(group, pad_id, model.device))
     shared = measure(model, collate_shared([group], pad_id, model.device))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from stages.batches.micro_batches import cut
 from training_core.data.batching import collate
+from training_core.models.language_model import LanguageModel
 from training_core.models.step_head import step_scores
 from training_core.objectives.step_labels import StepBatch
 from training_core.types import LabelledSolution
@@ -54,7 +54,7 @@ class LabelledSolutions:
 
 @torch.no_grad()
 def judged_steps(
-    model: Any, rows: LabelledSolutions, *, budget_tokens: int
+    model: LanguageModel, rows: LabelledSolutions, *, budget_tokens: int
 ) -> tuple[Tensor, Tensor]:
     """Score every labelled step.
 

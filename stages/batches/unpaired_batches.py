@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from training_core.data.batching import batch_indices, collate
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_gather_object
 from training_core.models.causal_lm import sequence_logprobs
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.unpaired import UnpairedBatch
 from training_core.types import Batch, Example, UnpairedExample
 
@@ -135,7 +135,7 @@ def _split(example: Example) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def unpaired_batches(
-    policy: Any,
+    policy: LanguageModel,
     rated: UnpairedExamples,
     training: TrainingConfig,
     baseline: Callable[[Tensor], Tensor],

@@ -5,8 +5,7 @@ Shapes: B sequences, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,9 @@ class FrozenModel:
         micro_batch_tokens: padded tokens at once.
     """
 
-    def __init__(self, model: Any, ask: Any, micro_batch_tokens: int) -> None:
+    def __init__(
+        self, model: nn.Module, ask: Callable[[nn.Module, Batch], Tensor], micro_batch_tokens: int
+    ) -> None:
         self._model, self._ask, self._budget = model, ask, micro_batch_tokens
 
     @torch.no_grad()
@@ -58,7 +59,9 @@ class Learner:
         micro_batch_tokens: padded tokens at once.
     """
 
-    def __init__(self, engine: TrainEngine, objective: Objective, micro_batch_tokens: int) -> None:
+    def __init__(
+        self, engine: TrainEngine, objective: Objective[Experience], micro_batch_tokens: int
+    ) -> None:
         self.engine = engine
         self._objective = objective
         self._budget = micro_batch_tokens
@@ -93,11 +96,11 @@ class Learner:
         return [experience.rows(torch.tensor([rows[i] for i in cut])) for cut in cuts]
 
 
-def policy_logprobs(model: Any, temperature: float, budget_tokens: int) -> FrozenModel:
+def policy_logprobs(model: nn.Module, temperature: float, budget_tokens: int) -> FrozenModel:
     """Build the asker for log-probabilities at the sampling temperature."""
     return FrozenModel(model, lambda m, b: logprobs(m, b, temperature=temperature), budget_tokens)
 
 
-def critic_values(model: Any, budget_tokens: int) -> FrozenModel:
+def critic_values(model: nn.Module, budget_tokens: int) -> FrozenModel:
     """Build the asker for values."""
     return FrozenModel(model, token_values, budget_tokens)

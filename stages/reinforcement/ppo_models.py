@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from stages.configs.ppo_config import PpoConfig
 from stages.contract import Inputs
@@ -18,6 +18,7 @@ from stages.training.engines import best_device, make_engine
 from training_core.algorithms.policy_losses import ppo_clip
 from training_core.algorithms.value_losses import clipped_value_loss
 from training_core.models import hub
+from training_core.models.language_model import LanguageModel
 from training_core.objectives.reinforcement import policy_objective, value_objective
 from training_core.rewards.reward import Reward
 from training_core.rollout.engine import RolloutEngine
@@ -42,7 +43,7 @@ class PpoModels:
     tokenizer: PreTrainedTokenizerBase
     prompts: Sequence[Prompt]
     reward: Reward
-    reference: PreTrainedModel
+    reference: LanguageModel
     policy: Learner
     critic: Learner
     rollout_engine: RolloutEngine

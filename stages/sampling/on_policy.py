@@ -64,7 +64,7 @@ def mixed_batches(
             len(prompts), training.batch_size, training.epochs, seed=seed, step=step
         )
         seeds = [(seed * 1_000_003 + step) * 100_003 + place for place in range(len(chosen))]
-        sampled = sample([prompts[i] for i in chosen], seeds, step) if sample else None
+        sampled = sample([prompts[i] for i in chosen], seeds, step) if sample else []
         own = Examples(all_gather_object(sampled, dist_info)[0], examples.pad_id, examples.device)
         parts = cut(own, range(len(chosen)), training.micro_batch_tokens, dist_info)
         return [batch for _, batch in parts]

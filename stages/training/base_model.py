@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from stages import datasets
 from stages.configs.data_config import DataConfig
@@ -18,12 +19,15 @@ from stages.configs.sft_config import SftConfig
 from training_core.data.chat import require_special_tokens
 from training_core.data.templates import chat_template
 from training_core.models import hub, scratch
+from training_core.models.language_model import LanguageModel
 from training_core.models.preparing import prepare
 
 Base = BaseModelConfig | Path
 
 
-def base_tokenizer(config: SftConfig, base: Base, source: DataConfig | Path) -> Any:
+def base_tokenizer(
+    config: SftConfig, base: Base, source: DataConfig | Path
+) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a base, or make one of the data's words for a scratch model.
 
     Args:
@@ -46,7 +50,7 @@ def base_tokenizer(config: SftConfig, base: Base, source: DataConfig | Path) -> 
     return tokenizer
 
 
-def base_model(config: SftConfig, base: Base, tokenizer: Any) -> Any:
+def base_model(config: SftConfig, base: Base, tokenizer: PreTrainedTokenizerBase) -> LanguageModel:
     """Load the model of a base, or make a scratch model for the tokenizer; as it is trained."""
     options = config.model.load_options(seed=config.seed)
     if isinstance(base, ScratchModelConfig):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
 
 from stages.configs.training_config import BestMetricConfig
+from training_core.engine.protocol import StateDict
 from training_core.errors import ConfigError
 
 
@@ -60,10 +60,10 @@ class BestCheckpoint:
         """The step to protect, if there is one."""
         return () if self.step is None else (self.step,)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Step and value."""
         return {"step": self.step, "value": self.value}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned."""
         self.step, self.value = state["step"], state["value"]

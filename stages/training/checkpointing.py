@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from stages.attempt import Attempt
 from stages.contract import Context
 from training_core import checkpoint
 from training_core.distributed import all_gather_object
-from training_core.engine.protocol import TrainEngine
+from training_core.engine.protocol import StateDict, TrainEngine
 from training_core.errors import IntegrityError
 
 log = logging.getLogger(__name__)
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 class Part(Protocol):
     """Something whose state goes into checkpoints besides models and engines."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Tensors and plain values."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned."""
         ...
 
@@ -77,7 +77,7 @@ class Checkpoints:
         context.sink.rewind(context.attempt.metrics, 0)
         return 0
 
-    def _restore(self, shards: Path, state: Mapping[str, Any]) -> None:
+    def _restore(self, shards: Path, state: StateDict) -> None:
         """Restore everything but the models' weights."""
         for name, engine in self.engines.items():
             engine.load_state_dict(state["engines"][name])
@@ -120,12 +120,12 @@ class Checkpoints:
             yield
 
 
-def _random_state() -> dict[str, Any]:
+def _random_state() -> StateDict:
     on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return {"cpu": torch.get_rng_state(), "cuda": on_gpu}
 
 
-def _set_random_state(state: Mapping[str, Any]) -> None:
+def _set_random_state(state: StateDict) -> None:
     torch.set_rng_state(state["cpu"])
     if len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])

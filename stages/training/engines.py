@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from stages.configs.training_config import BaseOptimizerConfig, DeepSpeedEngineConfig, EngineConfig
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
@@ -24,7 +25,7 @@ def best_device() -> torch.device:
 
 
 def make_engine(
-    model: Any,
+    model: nn.Module,
     optimizer: BaseOptimizerConfig,
     total_steps: int,
     engine: EngineConfig | None = None,
@@ -64,7 +65,7 @@ def make_engine(
 
 
 def _deepspeed(
-    model: Any,
+    model: nn.Module,
     name: str,
     own: Mapping[str, Any],
     engine: DeepSpeedEngineConfig,

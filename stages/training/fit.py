@@ -9,9 +9,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from stages.configs.training_config import DeepSpeedEngineConfig, TrainingConfig
 from stages.contract import Context
@@ -20,7 +22,7 @@ from stages.training.checkpointing import Checkpoints, Part
 from stages.training.engines import make_engine
 from stages.training.steps import StepDone, make_steps
 from training_core import checkpoint
-from training_core.data.batching import share_of_rank, steps_in
+from training_core.data.batching import WithoutLoss, share_of_rank, steps_in
 from training_core.distributed import all_gather_object
 from training_core.ema import WeightAverage
 from training_core.engine.protocol import Objective, TrainEngine
@@ -28,20 +30,21 @@ from training_core.errors import ConfigError, DataError, IntegrityError
 from training_core.loop import train_steps
 from training_core.models import hub
 from training_core.models.parts import TrainedPart
-from training_core.types import StepReport
+from training_core.types import MicroBatch, StepReport
 
 log = logging.getLogger(__name__)
 
-BatchOf = Callable[[int], Sequence[Any]]
+M = TypeVar("M", bound=MicroBatch)
+BatchOf: TypeAlias = Callable[[int], Sequence[M]]
 """Step (0-based) -> the micro-batches of its whole batch, the same on every rank."""
 Evaluate = Callable[[], Mapping[str, float]]
 """Measures the model that is fitted; called in eval mode and without gradients."""
 
 
 def fit(
-    model: Any,
-    objective: Objective,
-    batch_of: BatchOf,
+    model: nn.Module,
+    objective: Objective[M],
+    batch_of: BatchOf[M],
     *,
     num_examples: int,
     training: TrainingConfig,
@@ -94,7 +97,7 @@ def fit(
     model.eval()
 
 
-def save_model(model: Any, tokenizer: Any, context: Context) -> None:
+def save_model(model: nn.Module, tokenizer: PreTrainedTokenizerBase, context: Context) -> None:
     """Save the artifact: a whole model and its tokenizer, once for all ranks."""
     if context.dist_info.is_first:
         hub.save(model, tokenizer, context.artifact_dir)
@@ -130,16 +133,16 @@ class _Fitting:
             protected=self._best.steps,
         )
 
-    def asked(self, batch_of: BatchOf) -> BatchOf:
+    def asked(self, batch_of: BatchOf[M]) -> BatchOf[M]:
         """Let `batch_of` find the model whole, and leave it as it was."""
 
-        def batch_of_whole(step: int) -> Sequence[Any]:
+        def batch_of_whole(step: int) -> Sequence[M]:
             with self._engine.gathered_weights(), eval_mode(self._model):
                 return batch_of(step)
 
         return batch_of_whole
 
-    def run(self, objective: Objective, batch_of: BatchOf, total: int) -> None:
+    def run(self, objective: Objective[M], batch_of: BatchOf[M], total: int) -> None:
         """Make all steps that are not made yet."""
 
         def steps(first: int) -> Iterator[StepDone]:
@@ -175,7 +178,7 @@ class _Fitting:
             with self._average.in_place_of(self._model):
                 yield
 
-    def _share(self, micro_batches: Sequence[Any]) -> Sequence[Any]:
+    def _share(self, micro_batches: Sequence[M]) -> Sequence[M | WithoutLoss[M]]:
         dist_info = self._context.dist_info
         if dist_info.is_single_process:
             return micro_batches
@@ -210,7 +213,7 @@ class _Fitting:
 
 
 @contextmanager
-def eval_mode(model: Any) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluate so that training goes on as if nobody had: no gradients, no random number drawn."""
     devices = list(range(torch.cuda.device_count()))
     was_training = model.training
@@ -222,7 +225,7 @@ def eval_mode(model: Any) -> Iterator[None]:
             model.train(was_training)
 
 
-def _is_partly_frozen(model: Any) -> bool:
+def _is_partly_frozen(model: nn.Module) -> bool:
     return not all(parameter.requires_grad for parameter in model.parameters())
 
 

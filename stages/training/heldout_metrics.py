@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from stages.batches.micro_batches import Examples, Pairs, cut, over_all
 from training_core.models.causal_lm import logprobs
+from training_core.models.language_model import LanguageModel
 from training_core.models.scalar_head import sequence_scores
 
 
 @torch.no_grad()
-def mean_loss(model: Any, examples: Examples, *, budget_tokens: int) -> float:
+def mean_loss(model: LanguageModel, examples: Examples, *, budget_tokens: int) -> float:
     """Negative log-likelihood per trained token, in nats; NaN without examples."""
     total, count = 0.0, 0
     for _, batch in cut(examples, range(len(examples.lengths)), budget_tokens):
@@ -22,7 +22,12 @@ def mean_loss(model: Any, examples: Examples, *, budget_tokens: int) -> float:
     return total / count if count else float("nan")
 
 
-def pair_scores(model: Any, pairs: Pairs, *, budget_tokens: int) -> torch.Tensor:
+def before_and_after(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Put measures before and after training beside each other: `…_before` and `…`."""
+    return {**{f"{name}_before": value for name, value in before.items()}, **after}
+
+
+def pair_scores(model: LanguageModel, pairs: Pairs, *, budget_tokens: int) -> torch.Tensor:
     """Reward model's scores of both sides of each pair.
 
     Returns:

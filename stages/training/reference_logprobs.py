@@ -17,7 +17,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from stages.batches.micro_batches import Collator, over_all
 from stages.configs.model_config import ModelConfig
@@ -26,6 +25,7 @@ from stages.files import replacing
 from training_core.distributed import all_gather_object
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
+from training_core.models.language_model import LanguageModel
 from training_core.storage import writing
 from training_core.types import Example, MicroBatch
 
@@ -42,7 +42,7 @@ class Reference:
         context: where results are kept.
     """
 
-    opened: Callable[[], AbstractContextManager[PreTrainedModel]]
+    opened: Callable[[], AbstractContextManager[LanguageModel]]
     identity: str
     context: Context
 
@@ -91,7 +91,7 @@ class Reference:
 
 
 def reference_of(
-    policy: PreTrainedModel, inputs: Inputs, options: ModelConfig, seed: int, context: Context
+    policy: LanguageModel, inputs: Inputs, options: ModelConfig, seed: int, context: Context
 ) -> Reference:
     """Return the input `reference` of a stage.
 
@@ -108,7 +108,7 @@ def reference_of(
     directory = inputs["reference"]
     lora = options.lora if inputs["policy"] == directory else None
 
-    def opened() -> AbstractContextManager[PreTrainedModel]:
+    def opened() -> AbstractContextManager[LanguageModel]:
         if lora is not None:
             from training_core.models.adapters import (  # noqa: PLC0415 - imports peft: seconds
                 adapter_disabled,

@@ -82,7 +82,7 @@ assert run_request(path) == 20
 
 STAGES_THAT_TRAIN_AND_SAMPLE = """
 import pathlib, tempfile
-from stages.store import Store
+from stages.runtime.store import Store
 from tests.stages.running import finish
 store = Store(pathlib.Path(tempfile.mkdtemp()))
 sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}

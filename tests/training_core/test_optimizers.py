@@ -119,8 +119,8 @@ def test_a_restored_muon_goes_on_bit_for_bit():
         )
 
     batches = [micro_batches(step) for step in range(4)]
-    eval_mode = engine_of(tiny_llama())
-    losses = [r.loss for r in train_steps(eval_mode, supervised, batches)]
+    undisturbed = engine_of(tiny_llama())
+    losses = [r.loss for r in train_steps(undisturbed, supervised, batches)]
     assert all(math.isfinite(loss) for loss in losses)
 
     first = engine_of(tiny_llama())
@@ -128,5 +128,5 @@ def test_a_restored_muon_goes_on_bit_for_bit():
     second = engine_of(copy.deepcopy(first.model))
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     list(train_steps(second, supervised, batches[2:]))
-    for name, weight in eval_mode.model.state_dict().items():
+    for name, weight in undisturbed.model.state_dict().items():
         assert torch.equal(second.model.state_dict()[name], weight), name

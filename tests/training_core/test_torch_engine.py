@@ -67,8 +67,8 @@ def test_a_restored_engine_goes_on_bit_for_bit():
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     inputs = [torch.randn(2, 3) for _ in range(6)]
-    eval_mode = engine_of(copy.deepcopy(model))
-    take_steps(eval_mode, inputs)
+    undisturbed = engine_of(copy.deepcopy(model))
+    take_steps(undisturbed, inputs)
 
     first = engine_of(copy.deepcopy(model))
     take_steps(first, inputs[:3])
@@ -76,8 +76,8 @@ def test_a_restored_engine_goes_on_bit_for_bit():
     second.load_state_dict(copy.deepcopy(first.state_dict()))
     assert second.learning_rate == first.learning_rate == pytest.approx(0.1 / 4)
     take_steps(second, inputs[3:])
-    assert torch.equal(second.model.weight, eval_mode.model.weight)
+    assert torch.equal(second.model.weight, undisturbed.model.weight)
 
     forgetful = engine_of(copy.deepcopy(first.model))  # and the state is what makes it so
     take_steps(forgetful, inputs[3:])
-    assert not torch.equal(forgetful.model.weight, eval_mode.model.weight)
+    assert not torch.equal(forgetful.model.weight, undisturbed.model.weight)

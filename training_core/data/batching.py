@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 
 from training_core.types import Batch, Example
+
+T = TypeVar("T")
 
 CUTS_PER_RANK = 2
 
@@ -88,10 +90,10 @@ def _halved(cuts: list[list[int]], lengths: Sequence[int], world_size: int) -> l
 
 
 @dataclass(frozen=True)
-class WithoutLoss:
+class WithoutLoss(Generic[T]):
     """A micro-batch that is computed and not learnt from, so that ranks stay in step."""
 
-    micro_batch: Any
+    micro_batch: T
 
 
 def deal_to_ranks(costs: Sequence[float], world_size: int) -> list[list[int]]:
@@ -119,8 +121,8 @@ def deal_to_ranks(costs: Sequence[float], world_size: int) -> list[list[int]]:
 
 
 def share_of_rank(
-    micro_batches: Sequence[Any], costs: Sequence[float], rank: int, world_size: int, *, even: bool
-) -> list[Any]:
+    micro_batches: Sequence[T], costs: Sequence[float], rank: int, world_size: int, *, even: bool
+) -> list[T | WithoutLoss[T]]:
     """Return what one rank computes of a batch.
 
     Args:
@@ -132,7 +134,7 @@ def share_of_rank(
             repeated `WithoutLoss`.
     """
     hands = deal_to_ranks(costs, world_size)
-    share = [micro_batches[i] for i in hands[rank]]
+    share: list[T | WithoutLoss[T]] = [micro_batches[i] for i in hands[rank]]
     if even and micro_batches:
         cheapest = min(range(len(costs)), key=lambda i: costs[i])
         missing = max(len(hand) for hand in hands) - len(share)

@@ -12,7 +12,6 @@ the sum over everything divided once by the global count, before clipping.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import shutil
@@ -33,10 +32,11 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
-from training_core.distributed import all_reduce_gradients, barrier, broadcast_weights
+from training_core.distributed import barrier, broadcast_weights
 from training_core.engine.optimizers import BETAS, decay_groups
-from training_core.engine.protocol import Objective
-from training_core.engine.torch_engine import require_kind
+from training_core.engine.protocol import M, Objective, StateDict
+from training_core.engine.torch_engine import require_kind, sum_and_clip
+from training_core.engine.twin import Asked, of_one_dtype, take_weights
 from training_core.engine.zero import (
     PARTITIONED,
     Zero,
@@ -45,6 +45,7 @@ from training_core.engine.zero import (
     require_even_heads,
     require_even_parts,
     require_one_dtype,
+    require_same_parts,
 )
 from training_core.errors import ConfigError
 from training_core.types import Loss
@@ -97,16 +98,15 @@ class DeepSpeedEngine:
         broadcast_weights(model, dist_info)
         self.model = model
         self.needs_even_ranks = zero.zero_stage > 0
-        self._zero, self._dist_info = zero, dist_info
+        self._zero, self._dist_info, self._max_grad_norm = zero, dist_info, max_grad_norm
         self._peak, self._schedule, self._done = learning_rate, schedule, 0
-        self._max_grad_norm = max_grad_norm
-        self._twin = _take_weights(model)
+        self._twin = take_weights(model)
         self._shell = list(model.parameters())
         self._shapes = [twin.shape for twin in self._twin.parameters()]
         self._trained = [p for p in self._twin.parameters() if p.requires_grad]
-        decaying = _of_one_dtype(decay_groups(self._trained, weight_decay))
+        decaying = of_one_dtype(decay_groups(self._trained, weight_decay))
         self._engine: Any = deepspeed.initialize(
-            model=_Asked(self._twin),
+            model=Asked(self._twin),
             optimizer=_adamw(zero, decaying, lr=learning_rate, betas=betas, eps=eps),
             config=deepspeed_config(zero, max_grad_norm),
             dist_init_required=False,
@@ -123,7 +123,7 @@ class DeepSpeedEngine:
         """Learning rate of the next step."""
         return self._peak * self._schedule(self._done)
 
-    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+    def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
         """Ask `objective` about the twin, inside DeepSpeed's forward pass."""
         total, loss = self._engine(objective, micro_batch)
         return replace(loss, total=total)
@@ -150,11 +150,7 @@ class DeepSpeedEngine:
         return float("inf") if optimizer.overflow else float(optimizer._global_grad_norm)
 
     def _plain_step(self, count: float) -> float:
-        all_reduce_gradients(self._trained, self._dist_info)
-        for parameter in self._trained:
-            if parameter.grad is not None:
-                parameter.grad.div_(count or 1.0)
-        norm = float(nn.utils.clip_grad_norm_(self._trained, self._max_grad_norm))
+        norm = sum_and_clip(self._trained, count, self._max_grad_norm, self._dist_info)
         if norm < float("inf"):
             self._engine.step()
         for parameter in self._trained:
@@ -197,7 +193,7 @@ class DeepSpeedEngine:
                 shell.data = twin
         self._engine.destroy()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Position in the schedule; the rest is in the shards."""
         return {
             "kind": "deepspeed",
@@ -207,20 +203,14 @@ class DeepSpeedEngine:
             "world_size": self._dist_info.world_size,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore the position, and remember how the shards were cut.
 
         Raises:
             ConfigError: if another engine, or one with other settings, returned it.
         """
         require_kind(state, "deepspeed")
-        for name in ("zero_stage", "tensor_parallel_size"):
-            if state[name] != getattr(self._zero, name):
-                raise ConfigError(
-                    f"the checkpoint was made with {name} {state[name]}, and "
-                    f"training.engine.{name} is {getattr(self._zero, name)}; set it back, "
-                    "or remove the attempt's checkpoints to start over"
-                )
+        require_same_parts(state, self._zero)
         self._done = int(state["done"])
         self._saved_world_size = int(state["world_size"])
 
@@ -271,45 +261,6 @@ class DeepSpeedEngine:
         for state in optimizer.state.values():
             if isinstance(state.get("step"), Tensor):
                 state["step"] = state["step"].clone()
-
-
-class _Asked(nn.Module):
-    """The model behind a forward pass that asks an objective.
-
-    DeepSpeed gathers a divided parameter while the module that uses it runs. The chunked loss uses
-    the head's weight outside the head: here that is inside this module, which DeepSpeed then knows
-    as a user of it, in the backward pass too.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, objective: Objective, micro_batch: Any) -> tuple[Tensor, Loss]:
-        """Ask; the total stands apart, where DeepSpeed's hooks find it."""
-        loss = objective(self.model, micro_batch)
-        return loss.total, loss
-
-
-def _take_weights(model: nn.Module) -> nn.Module:
-    """Move the weights of `model` into a twin of it; `model` is left with empty parameters."""
-    own = {id(p): nn.Parameter(p.data, requires_grad=p.requires_grad) for p in model.parameters()}
-    twin = copy.deepcopy(model, dict(own))
-    for parameter in model.parameters():
-        parameter.data = parameter.data.new_empty(0)
-    return twin
-
-
-def _of_one_dtype(param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split parameter groups by dtype: ZeRO lays each out flat, and would widen the narrow ones.
-
-    A scalar head is in float32 on a body in bfloat16.
-    """
-    found = []
-    for group in param_groups:
-        dtypes = dict.fromkeys(p.dtype for p in group["params"])
-        found += [{**group, "params": [p for p in group["params"] if p.dtype == d]} for d in dtypes]
-    return found
 
 
 def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
 from training_core.types import Loss
 
-Objective = Callable[[Any, Any], Loss]
+M = TypeVar("M")
+StateDict: TypeAlias = dict[str, Any]
+"""Tensors and plain values by name, nested as they come; read back with `weights_only=True`."""
+Objective: TypeAlias = Callable[[nn.Module, M], Loss]
 """(model, micro-batch) -> Loss(sum, count, metrics)."""
 
 
@@ -31,7 +34,7 @@ class TrainEngine(Protocol):
         """Learning rate of the next step."""
         ...
 
-    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+    def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
         """Ask `objective` about the model as it is trained."""
         ...
 
@@ -61,11 +64,11 @@ class TrainEngine(Protocol):
         """Leave the trained weights in `model` for good; the engine cannot go on afterwards."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Everything but the weights that the next step depends on, and that is small or whole."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned.
 
         Raises:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_reduce_gradients, broadcast_weights
 from training_core.engine.optimizers import BuildOptimizers, adamw
-from training_core.engine.protocol import Objective
+from training_core.engine.protocol import M, Objective, StateDict
 from training_core.errors import ConfigError
 from training_core.types import Loss
 
@@ -58,7 +57,7 @@ class TorchEngine:
         """Learning rate of the next step."""
         return self._peak * self._schedule(self._done)
 
-    def loss(self, objective: Objective, micro_batch: Any) -> Loss:
+    def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
         """Ask `objective` about the model."""
         return objective(self.model, micro_batch)
 
@@ -68,11 +67,7 @@ class TorchEngine:
 
     def step(self, count: float) -> float:
         """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
-        all_reduce_gradients(self._parameters, self._dist_info)
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.div_(count or 1.0)
-        norm = float(nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm))
+        norm = sum_and_clip(self._parameters, count, self._max_grad_norm, self._dist_info)
         if math.isfinite(norm):
             self._update()
         for optimizer in self._optimizers:
@@ -95,12 +90,12 @@ class TorchEngine:
     def finish(self) -> None:
         """Do nothing: the weights are in `model` already."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Moments of the optimizers and position in the schedule."""
         moments = [optimizer.state_dict() for optimizer in self._optimizers]
         return {"kind": "torch", "optimizers": moments, "done": self._done}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned.
 
         Raises:
@@ -118,7 +113,22 @@ class TorchEngine:
         """Read nothing."""
 
 
-def require_kind(state: dict[str, Any], kind: str) -> None:
+def sum_and_clip(
+    parameters: Sequence[Tensor], count: float, max_grad_norm: float, dist_info: DistInfo
+) -> float:
+    """Add up the gradients of all ranks, divide them by `count`, and clip them.
+
+    Returns:
+        The gradient norm before clipping.
+    """
+    all_reduce_gradients(parameters, dist_info)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.div_(count or 1.0)
+    return float(nn.utils.clip_grad_norm_(parameters, max_grad_norm))
+
+
+def require_kind(state: StateDict, kind: str) -> None:
     """Refuse the state of another engine.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from training_core.engine.protocol import StateDict
 from training_core.errors import ConfigError
 
 PARTITIONED = 3
@@ -125,3 +126,18 @@ def require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) -
             f"tensor_parallel_size is {parts}, and no layer of this model has a known name "
             "(q_proj, o_proj, gate_proj, …); set it to 1"
         )
+
+
+def require_same_parts(state: StateDict, zero: Zero) -> None:
+    """Refuse a checkpoint whose shards were cut otherwise.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    for name in ("zero_stage", "tensor_parallel_size"):
+        if state[name] != getattr(zero, name):
+            raise ConfigError(
+                f"the checkpoint was made with {name} {state[name]}, and "
+                f"training.engine.{name} is {getattr(zero, name)}; set it back, "
+                "or remove the attempt's checkpoints to start over"
+            )

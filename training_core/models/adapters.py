@@ -22,6 +22,7 @@ from peft.utils.integrations import dequantize_module_weight
 from torch import Tensor, nn
 
 from training_core.errors import ConfigError
+from training_core.models.language_model import LanguageModel
 from training_core.models.options import LoraOptions
 from training_core.models.parts import SCALAR_HEADS
 
@@ -32,7 +33,7 @@ PEFT_PREFIX = "base_model.model."
 """What peft puts before the names of a wrapped model's parameters, in files too."""
 
 
-def attach(model: Any, lora: LoraOptions, *, seed: int) -> Any:
+def attach(model: LanguageModel, lora: LoraOptions, *, seed: int) -> LanguageModel:
     """Put a fresh adapter into `model` and freeze everything else but a scalar head.
 
     B starts at zero, so the model computes what it did before. The adapter is in float32 whatever
@@ -79,7 +80,7 @@ def attach(model: Any, lora: LoraOptions, *, seed: int) -> Any:
     return model
 
 
-def _task(classifier: Any) -> str:
+def _task(classifier: nn.Module) -> str:
     return "TOKEN_CLS" if "TokenClassification" in type(classifier).__name__ else "SEQ_CLS"
 
 
@@ -90,7 +91,7 @@ def _linear_names(model: nn.Module) -> list[str]:
     return sorted(names)
 
 
-def _require_plain_ends(model: Any) -> None:
+def _require_plain_ends(model: LanguageModel) -> None:
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if any(isinstance(end, BaseTunerLayer) for end in ends):
         raise ConfigError(
@@ -100,7 +101,7 @@ def _require_plain_ends(model: Any) -> None:
 
 
 @contextmanager
-def adapter_disabled(model: Any) -> Iterator[Any]:
+def adapter_disabled(model: LanguageModel) -> Iterator[LanguageModel]:
     """Switch the adapter off: inside, `model` is what it was before the adapter was attached.
 
     This is the reference of a LoRA policy, without a second model. It is the right one only if the
@@ -137,7 +138,7 @@ def adapter_disabled(model: Any) -> Iterator[Any]:
             parameter.requires_grad_(True)
 
 
-def merged_state(model: Any) -> dict[str, Tensor]:
+def merged_state(model: LanguageModel) -> dict[str, Tensor]:
     """Return the weights of the plain model that computes the same, under its names.
 
     The model itself is not changed, so this can be saved, or sent to a rollout engine, in the
@@ -191,7 +192,7 @@ def _merged(source: Tensor | nn.Module, layer: Any | None, *, dtype: torch.dtype
     return weight.to(dtype)
 
 
-def plain_twin(model: Any) -> Any:
+def plain_twin(model: LanguageModel) -> LanguageModel:
     """Return a model of the same class with the adapter merged, to be saved and not to be run.
 
     Tensors without an adapter are shared with `model`; what is computed anew at every load (rotary
@@ -199,7 +200,7 @@ def plain_twin(model: Any) -> Any:
     """
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):
-        del config.quantization_config
+        delattr(config, "quantization_config")
     with torch.device("meta"):
         twin = type(model)(config)
     twin.load_state_dict(merged_state(model), assign=True)

@@ -6,10 +6,9 @@ Shapes: B rows, T tokens, N trained tokens, S sequences.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.algorithms.logprobs import token_logprobs
 from training_core.data.layout import visible
@@ -17,7 +16,7 @@ from training_core.models.parts import backbone, output_head, unwrapped
 from training_core.types import Batch, Layout
 
 
-def hidden_states(model: Any, batch: Batch) -> Tensor:
+def hidden_states(model: nn.Module, batch: Batch) -> Tensor:
     """Run the body of a Hugging Face model.
 
     Positions are counted over attended tokens, so that padding never moves them.
@@ -42,7 +41,7 @@ def hidden_states(model: Any, batch: Batch) -> Tensor:
     return output.last_hidden_state
 
 
-def _needs_no_mask(model: Any, attended: Tensor) -> bool:
+def _needs_no_mask(model: nn.Module, attended: Tensor) -> bool:
     """Whether causality alone keeps every token from the padding: that is right of all tokens.
 
     Without a mask, scaled_dot_product_attention computes the lower triangle alone, in about half
@@ -52,7 +51,7 @@ def _needs_no_mask(model: Any, attended: Tensor) -> bool:
     return _attention_kernel(model) == "sdpa" and bool(is_on_the_right)
 
 
-def _attention_of(layout: Layout, model: Any) -> Tensor | None:
+def _attention_of(layout: Layout, model: nn.Module) -> Tensor | None:
     if _attention_kernel(model).startswith("flash"):
         return None  # one row; the kernel finds the documents from the positions
     mask = visible(layout)
@@ -62,11 +61,11 @@ def _attention_of(layout: Layout, model: Any) -> Tensor | None:
     return mask
 
 
-def _attention_kernel(model: Any) -> str:
+def _attention_kernel(model: nn.Module) -> str:
     return str(unwrapped(model).config.get_text_config()._attn_implementation)
 
 
-def packs_rows(model: Any) -> bool:
+def packs_rows(model: nn.Module) -> bool:
     """Tell whether sequences go side by side into one row without padding.
 
     That saves time where the attention kernel keeps them apart by their lengths (FlashAttention's
@@ -75,7 +74,7 @@ def packs_rows(model: Any) -> bool:
     return _attention_kernel(model).startswith("flash")
 
 
-def can_branch(model: Any) -> bool:
+def can_branch(model: nn.Module) -> bool:
     """Tell whether several sequences of one row can be kept apart by an attention mask.
 
     Not with sliding windows, recurrent layers, or kernels that take no mask.
@@ -89,7 +88,7 @@ def can_branch(model: Any) -> bool:
 
 
 def logprobs_and_entropy(
-    model: Any, batch: Batch, *, temperature: float = 1.0
+    model: nn.Module, batch: Batch, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each trained token, and entropy where it was predicted, in nats.
 
@@ -118,12 +117,12 @@ def predicting(batch: Batch) -> Tensor:
     return rows * batch.loss_mask.shape[1] + before
 
 
-def logprobs(model: Any, batch: Batch, *, temperature: float = 1.0) -> Tensor:
+def logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0) -> Tensor:
     """Log-probabilities [B, T] alone; see `logprobs_and_entropy`."""
     return logprobs_and_entropy(model, batch, temperature=temperature)[0]
 
 
-def sequence_logprobs(model: Any, batch: Batch) -> Tensor:
+def sequence_logprobs(model: nn.Module, batch: Batch) -> Tensor:
     """Summed log-probability [S] of each sequence's trained tokens."""
     return batch.sequence_sums(logprobs(model, batch))
 

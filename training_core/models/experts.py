@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.errors import ConfigError
 from training_core.models.parts import backbone, unwrapped
@@ -32,7 +32,7 @@ class Routing:
 
 
 @contextmanager
-def routing(model: Any) -> Iterator[Routing]:
+def routing(model: nn.Module) -> Iterator[Routing]:
     """Record the router logits of every forward pass of the body inside the block.
 
         with routing(model) as routed:
@@ -58,7 +58,7 @@ def routing(model: Any) -> Iterator[Routing]:
         yield routed
 
 
-def _top_k(model: Any) -> int:
+def _top_k(model: nn.Module) -> int:
     config = unwrapped(model).config.get_text_config()
     if not hasattr(config, "output_router_logits"):
         raise ConfigError(

@@ -19,8 +19,9 @@ from transformers import (
 
 from training_core.errors import DataError
 from training_core.hidden_packages import hidden
+from training_core.models.language_model import LanguageModel
 from training_core.models.options import LoadOptions
-from training_core.models.parts import has_adapter, require_known_head, scalar_head
+from training_core.models.parts import has_adapter, require_known_head, scalar_head, unwrapped
 from training_core.models.preparing import keep_weights_unpacked, loading_arguments, prepare
 from training_core.storage import writing
 
@@ -44,7 +45,7 @@ def load_policy(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
     options: LoadOptions | None = None,
-) -> Any:
+) -> LanguageModel:
     """Load a causal language model; dropout is off until someone calls `train()`.
 
     Args:
@@ -76,7 +77,7 @@ def load_policy(
 
 def load_scalar_model(
     directory: str | Path, *, dtype: torch.dtype | None = None, options: LoadOptions | None = None
-) -> Any:
+) -> LanguageModel:
     """Load a reward model or critic; from a causal language model the head starts at zero.
 
     A zero head makes every first score 0, whatever the seed of the process. The head is in float32
@@ -100,7 +101,7 @@ def load_scalar_model(
 STEP_LABELS = {0: "wrong", 1: "right"}
 
 
-def load_step_model(directory: str | Path, *, options: LoadOptions | None = None) -> Any:
+def load_step_model(directory: str | Path, *, options: LoadOptions | None = None) -> LanguageModel:
     """Load a process reward model: two outputs per token; see `load_scalar_model`."""
     labels = {"id2label": STEP_LABELS, "label2id": {v: k for k, v in STEP_LABELS.items()}}
     return _load_scorer(
@@ -116,7 +117,7 @@ def _load_scorer(
     dtype: torch.dtype | None,
     options: LoadOptions | None,
     labels: Mapping[str, Any] | None = None,
-) -> Any:
+) -> LanguageModel:
     _require_full(directory)
     with _naming(directory, f"a model with {outputs} output(s)"):
         model, report = kind.from_pretrained(
@@ -140,7 +141,7 @@ def _load_scorer(
     return prepare(model, options).eval()
 
 
-def save(model: Any, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+def save(model: nn.Module, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     """Save as one full Hugging Face directory (safetensors), adapters merged into the weights.
 
     The model can be trained on afterwards: merging is done on the way to the disk.
@@ -148,17 +149,18 @@ def save(model: Any, tokenizer: PreTrainedTokenizerBase, directory: Path) -> Non
     Raises:
         StorageFullError: if the disk is full.
     """
-    if has_adapter(model):
-        from training_core.models.adapters import plain_twin  # noqa: PLC0415 - imports peft
-
-        model = plain_twin(model)
     # accelerate would import deepspeed to see whether the model is one of its engines; it never is
     with writing(f"the model in {directory}"), hidden("deepspeed"):
-        model.save_pretrained(directory)
+        whole = unwrapped(model)
+        if has_adapter(whole):
+            from training_core.models.adapters import plain_twin  # noqa: PLC0415 - imports peft
+
+            whole = plain_twin(whole)
+        whole.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
 
 
-def freeze(model: Any) -> Any:
+def freeze(model: LanguageModel) -> LanguageModel:
     """Switch gradients off for good: references, reward models."""
     return model.requires_grad_(False).eval()
 
@@ -169,7 +171,7 @@ def _require_full(directory: str | Path) -> None:
         raise _adapter_alone(directory)
 
 
-def _require_plain(model: Any, directory: str | Path) -> None:
+def _require_plain(model: nn.Module, directory: str | Path) -> None:
     """Transformers loads a hub id's adapter silently, and saves nothing else afterwards."""
     if has_adapter(model):
         raise _adapter_alone(directory)

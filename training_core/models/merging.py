@@ -13,6 +13,7 @@ from safetensors import safe_open
 from training_core.errors import ConfigError, DataError
 from training_core.models import hub
 from training_core.models.adapters import NAME, PEFT_PREFIX
+from training_core.models.language_model import LanguageModel
 from training_core.models.parts import SCALAR_HEADS, scalar_head
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,9 @@ def _has_tokenizer(directory: Path) -> bool:
     return (directory / "tokenizer_config.json").is_file()
 
 
-def _merged(model: Any, adapter: Path, names: set[str], base: str | Path) -> Any:
+def _merged(
+    model: LanguageModel, adapter: Path, names: set[str], base: str | Path
+) -> LanguageModel:
     plain = set(model.state_dict())
     try:
         wrapped = PeftModel.from_pretrained(model, str(adapter), adapter_name=NAME)

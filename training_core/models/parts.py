@@ -8,24 +8,26 @@ Shapes: B sequences, T tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from training_core.algorithms.logprobs import Head
 from training_core.errors import ConfigError
+from training_core.models.language_model import LanguageModel
 
 SCALAR_HEADS = ("score", "classifier")
 """Where transformers keeps the output layer of a sequence classifier."""
 
 
-def unwrapped(model: Any) -> Any:
+def unwrapped(model: nn.Module) -> LanguageModel:
     """Return the transformers model inside a `peft.PeftModel`, or the model itself."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
+    get_base_model = getattr(model, "get_base_model", None)
+    return cast("LanguageModel", model if get_base_model is None else get_base_model())
 
 
-def backbone(model: Any) -> Any:
+def backbone(model: nn.Module) -> nn.Module:
     """Return the transformer body, which maps token ids to hidden states [B, T, H].
 
     Args:
@@ -35,7 +37,7 @@ def backbone(model: Any) -> Any:
     return unwrapped(model).base_model
 
 
-def output_head(model: Any) -> Head:
+def output_head(model: nn.Module) -> Head:
     """Return how the hidden states of a causal language model become logits.
 
     Gemma caps its logits and Cohere and Granite scale them; leaving that out would change every
@@ -69,16 +71,16 @@ def output_head(model: Any) -> Head:
     )
 
 
-def _logit_scale(model: Any) -> float:
-    if hasattr(model, "logit_scale"):  # Cohere
-        return float(model.logit_scale)
+def _logit_scale(model: LanguageModel) -> float:
+    if (scale := getattr(model, "logit_scale", None)) is not None:  # Cohere
+        return float(scale)
     if model.config.model_type.startswith("granite"):
         return 1 / float(getattr(model.config, "logits_scaling", 1.0))
     return 1.0
 
 
 @torch.no_grad()
-def require_known_head(model: Any) -> None:
+def require_known_head(model: nn.Module) -> None:
     """Check on a few tokens that `backbone` and `output_head` give the model's own logits.
 
     Raises:
@@ -104,7 +106,7 @@ def require_known_head(model: Any) -> None:
         )
 
 
-def scalar_head(model: Any, *, outputs: int = 1) -> nn.Linear:
+def scalar_head(model: nn.Module, *, outputs: int = 1) -> nn.Linear:
     """Return the output layer of a reward model or critic, or of a process reward model.
 
     Args:
@@ -156,11 +158,11 @@ def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
 
-def _has_pooler(body: Any) -> bool:
+def _has_pooler(body: nn.Module) -> bool:
     return getattr(body, "pooler", None) is not None
 
 
-def has_adapter(model: Any) -> bool:
+def has_adapter(model: nn.Module) -> bool:
     """Tell whether `model` carries a peft adapter."""
     return getattr(unwrapped(model), "peft_config", None) is not None
 

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig
 
 from training_core.errors import ConfigError
+from training_core.models.language_model import LanguageModel
 from training_core.models.options import LoadOptions
 from training_core.models.parts import SCALAR_HEADS
 
@@ -67,7 +68,7 @@ def _require_4bit() -> None:
         )
 
 
-def keep_weights_unpacked(model: Any) -> None:
+def keep_weights_unpacked(model: nn.Module) -> None:
     """Make bitsandbytes leave 4-bit weights as they are.
 
     On some CPUs it packs them for inference at the first pass without gradients. Gradients would
@@ -75,10 +76,10 @@ def keep_weights_unpacked(model: Any) -> None:
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+            module.support_avx512bf16_for_cpu = False  # pyright: ignore[reportArgumentType] - a flag
 
 
-def prepare(model: Any, options: LoadOptions | None) -> Any:
+def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
     """Make a loaded (or scratch) model what `options` ask for, in place.
 
     Args:

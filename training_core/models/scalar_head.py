@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.models.causal_lm import hidden_states
 from training_core.models.parts import head_outputs, scalar_head
 from training_core.types import Batch
 
 
-def token_values(model: Any, batch: Batch) -> Tensor:
+def token_values(model: nn.Module, batch: Batch) -> Tensor:
     """Value before each token was chosen: the head's output one position earlier.
 
     Args:
@@ -27,7 +25,7 @@ def token_values(model: Any, batch: Batch) -> Tensor:
     return values.masked_fill(~batch.loss_mask, 0.0)
 
 
-def sequence_scores(model: Any, batch: Batch) -> Tensor:
+def sequence_scores(model: nn.Module, batch: Batch) -> Tensor:
     """Score of each sequence: the head's output at its last token.
 
     Args:

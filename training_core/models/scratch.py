@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from training_core.data.chat import bos_id, eos_id, pad_id
+from training_core.models.language_model import LanguageModel
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>", "<system>")
 
@@ -51,8 +57,8 @@ def make_tokenizer(texts: Iterable[str], chat_template: str) -> PreTrainedTokeni
 
 
 def make_policy(
-    architecture: Architecture, tokenizer: PreTrainedTokenizerFast, *, seed: int
-) -> Any:
+    architecture: Architecture, tokenizer: PreTrainedTokenizerBase, *, seed: int
+) -> LanguageModel:
     """Make a randomly initialised Llama with tied embeddings for `tokenizer`."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -69,4 +75,4 @@ def make_policy(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        return cast("LanguageModel", LlamaForCausalLM(config))

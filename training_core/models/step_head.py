@@ -5,16 +5,14 @@ Shapes: B sequences, T tokens, K steps.
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.models.causal_lm import hidden_states
 from training_core.models.parts import head_outputs, scalar_head
 from training_core.types import Batch
 
 
-def step_scores(model: Any, batch: Batch, ends: Tensor) -> Tensor:
+def step_scores(model: nn.Module, batch: Batch, ends: Tensor) -> Tensor:
     """Score each step at its last token: the log-odds that it is right.
 
     Args:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.loop import Objective
 from training_core.models.experts import routing, sequence_balance
 from training_core.types import Batch, Loss, MicroBatch, mean_of
 
+M = TypeVar("M", bound=MicroBatch)
+
 
 def balanced(
-    objective: Objective,
+    objective: Objective[M],
     coef: float,
     *,
     weights: Callable[[Batch], Tensor] | None = None,
-) -> Objective:
+) -> Objective[M]:
     """Add `coef` times the mean balance of the sequences to an objective.
 
     Args:
@@ -30,7 +32,7 @@ def balanced(
     if coef == 0:
         return objective
 
-    def together(model: Any, micro_batch: MicroBatch) -> Loss:
+    def together(model: nn.Module, micro_batch: M) -> Loss:
         batch = micro_batch.batch
         with routing(model) as routed:
             loss = objective(model, micro_batch)

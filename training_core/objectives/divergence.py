@@ -5,28 +5,28 @@ Shapes: N trained tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.algorithms.distillation_losses import Divergence, token_divergence
 from training_core.algorithms.logprobs import Head, token_logprobs
+from training_core.loop import Objective
 from training_core.models.causal_lm import hidden_states, predicting
 from training_core.models.parts import output_head
 from training_core.types import Batch, Loss, Mean, mean_of
 
 
 def distillation(
-    teacher: Any,
+    teacher: nn.Module,
     divergence: Divergence,
     *,
     temperature: float,
     nll_coef: float,
     **hyperparameters: Any,
-) -> Callable[[Any, Batch], Loss]:
+) -> Objective[Batch]:
     """Build the objective, counted per trained token.
 
         loss = (1 - nll_coef) * D(teacher, student) + nll_coef * NLL
@@ -39,7 +39,7 @@ def distillation(
         hyperparameters: of the divergence.
     """
 
-    def objective(model: Any, batch: Batch) -> Loss:
+    def objective(model: nn.Module, batch: Batch) -> Loss:
         at = predicting(batch)
         student, head = hidden_states(model, batch).flatten(0, 1)[at], output_head(model)
         with torch.no_grad():

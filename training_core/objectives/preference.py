@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.algorithms.pair_logprobs import PairLogprobs, chosen_nll
+from training_core.loop import Objective
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Batch, Loss, Mean, mean_of
@@ -29,7 +29,7 @@ class PairBatch:
     margins: Tensor | None = None
 
 
-def pair_logprobs(model: Any, pairs: PairBatch) -> PairLogprobs:
+def pair_logprobs(model: nn.Module, pairs: PairBatch) -> PairLogprobs:
     """Compute what a preference loss looks at, with gradient."""
     batch = pairs.batch
     chosen, rejected = sequence_logprobs(model, batch).chunk(2)
@@ -43,7 +43,7 @@ def preference(
     rewards: Callable[[PairLogprobs], tuple[Tensor, Tensor]],
     *,
     nll_coef: float = 0.0,
-) -> Callable[[Any, PairBatch], Loss]:
+) -> Objective[PairBatch]:
     """Build the objective of a preference loss, counted per pair.
 
     Args:
@@ -52,7 +52,7 @@ def preference(
         nll_coef: weight of the chosen response's mean negative log-likelihood.
     """
 
-    def objective(model: Any, batch: PairBatch) -> Loss:
+    def objective(model: nn.Module, batch: PairBatch) -> Loss:
         pairs = pair_logprobs(model, batch)
         nll = chosen_nll(pairs)
         losses = loss(pairs) + nll_coef * nll
@@ -70,14 +70,14 @@ def preference(
     return objective
 
 
-def pairwise_reward(loss: Callable[..., Tensor]) -> Callable[[Any, PairBatch], Loss]:
+def pairwise_reward(loss: Callable[..., Tensor]) -> Objective[PairBatch]:
     """Build the objective of a reward model, counted per pair.
 
     Args:
         loss: (reward_chosen [B], reward_rejected [B], margin) -> [B]; see `REWARD_LOSSES`.
     """
 
-    def objective(model: Any, pairs: PairBatch) -> Loss:
+    def objective(model: nn.Module, pairs: PairBatch) -> Loss:
         chosen, rejected = sequence_scores(model, pairs.batch).chunk(2)
         losses = loss(chosen, rejected, 0.0 if pairs.margins is None else pairs.margins)
         metrics = {

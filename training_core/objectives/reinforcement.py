@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.algorithms.masking import masked_sum
+from training_core.loop import Objective
 from training_core.models.causal_lm import logprobs_and_entropy
 from training_core.models.scalar_head import token_values
 from training_core.types import Experience, Loss, Mean, mean_of
@@ -16,7 +16,7 @@ PolicyLoss = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 ValueLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def policy_objective(loss: PolicyLoss, *, temperature: float) -> Callable[[Any, Experience], Loss]:
+def policy_objective(loss: PolicyLoss, *, temperature: float) -> Objective[Experience]:
     """Build the policy's objective, counted per token.
 
     Args:
@@ -24,7 +24,7 @@ def policy_objective(loss: PolicyLoss, *, temperature: float) -> Callable[[Any, 
         temperature: the one that the rollouts were sampled at.
     """
 
-    def objective(model: Any, experience: Experience) -> Loss:
+    def objective(model: nn.Module, experience: Experience) -> Loss:
         mask = experience.batch.loss_mask
         logprobs, entropy = logprobs_and_entropy(model, experience.batch, temperature=temperature)
         losses, is_clipped = loss(logprobs, experience.old_logprobs, experience.advantages)
@@ -39,14 +39,14 @@ def policy_objective(loss: PolicyLoss, *, temperature: float) -> Callable[[Any, 
     return objective
 
 
-def value_objective(loss: ValueLoss) -> Callable[[Any, Experience], Loss]:
+def value_objective(loss: ValueLoss) -> Objective[Experience]:
     """Build the critic's objective, counted per token.
 
     Args:
         loss: (values, old_values, returns [B, T]) -> [B, T].
     """
 
-    def objective(model: Any, experience: Experience) -> Loss:
+    def objective(model: nn.Module, experience: Experience) -> Loss:
         mask = experience.batch.loss_mask
         values = token_values(model, experience.batch)
         losses = loss(values, experience.values, experience.returns)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from training_core.loop import Objective
 from training_core.models.step_head import step_scores
 from training_core.types import Batch, Loss, Mean, mean_of
 
@@ -29,14 +29,14 @@ class StepBatch:
 
 def process_reward(
     loss: Callable[[Tensor, Tensor], Tensor],
-) -> Callable[[Any, StepBatch], Loss]:
+) -> Objective[StepBatch]:
     """Build the objective of a process reward model, counted per labelled step.
 
     Args:
         loss: (scores [K], labels [K]) -> [K].
     """
 
-    def objective(model: Any, steps: StepBatch) -> Loss:
+    def objective(model: nn.Module, steps: StepBatch) -> Loss:
         scores = step_scores(model, steps.batch, steps.ends)
         losses = loss(scores, steps.labels.to(scores.dtype))
         is_right = (scores > 0) == (steps.labels > 0.5)  # noqa: PLR2004 - more likely right than not

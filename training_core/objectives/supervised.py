@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from torch import nn
 
 from training_core.models.causal_lm import logprobs_and_entropy
 from training_core.types import Batch, Loss, Mean, mean_of
 
 
-def supervised(model: Any, batch: Batch) -> Loss:
+def supervised(model: nn.Module, batch: Batch) -> Loss:
     """Negative log-likelihood of the trained tokens, in nats, counted per token.
 
     Args:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from training_core.loop import Objective
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.types import Batch, Loss, Mean, mean_of
 
@@ -31,7 +31,7 @@ class UnpairedBatch:
 
 def unpaired(
     loss: Callable[[Tensor, Tensor, Tensor], Tensor], *, beta: float
-) -> Callable[[Any, UnpairedBatch], Loss]:
+) -> Objective[UnpairedBatch]:
     """Build the objective of an unpaired loss, counted per response.
 
     Args:
@@ -39,7 +39,7 @@ def unpaired(
         beta: scales the implicit rewards that are reported.
     """
 
-    def objective(model: Any, rated: UnpairedBatch) -> Loss:
+    def objective(model: nn.Module, rated: UnpairedBatch) -> Loss:
         logratios = sequence_logprobs(model, rated.batch) - rated.ref_logprobs
         losses = loss(logratios, rated.is_desirable, rated.baseline)
         rewards = beta * logratios
