@@ -7,7 +7,11 @@ from typing import Literal
 from prefect import flow
 
 from flows.config.lifecycle_config import Overrides
-from flows.recipe.run import Recipe, open_recipe, stop_jobs
+from flows.recipe.cancellation import stop_jobs
+from flows.recipe.opening import open_recipe
+from flows.recipe.recipe_parts import evaluate
+from flows.recipe.run import Recipe
+from tasks.refs import StageRef
 from tasks.registry_tasks import read_champion, roll_back, stage_ref_of
 from tasks.versions import ModelVersionRef
 
@@ -54,20 +58,13 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
 
 
 def _weigh(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
-    registry, connections, name = (
-        recipe.connections.registry,
-        recipe.connections,
-        recipe.config.name,
-    )
-    candidate = stage_ref_of(target, connections)
-    sft = stage_ref_of(registry.resolve(f"models:/{name}.policy@sft"), connections)
-    newest_reward_model = registry.resolve(f"models:/{name}.reward-model@reward_model")
-    reward_model = stage_ref_of(newest_reward_model, connections)
-    evaluation = recipe.run(
-        "evaluation",
-        recipe.config.evaluation,
-        policy=candidate,
-        baseline=sft,
-        reward_model=reward_model,
-    )
+    candidate = stage_ref_of(target, recipe.connections)
+    sft = _newest(recipe, "policy@sft")
+    reward_model = _newest(recipe, "reward-model@reward_model")
+    evaluation = evaluate(recipe, candidate, sft=sft, reward_model=reward_model)
     return recipe.promote_if_better(candidate, evaluation, reward_model, who=who, why=why)
+
+
+def _newest(recipe: Recipe, alias: str) -> StageRef:
+    version = recipe.connections.registry.resolve(f"models:/{recipe.config.name}.{alias}")
+    return stage_ref_of(version, recipe.connections)

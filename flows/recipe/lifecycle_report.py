@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -21,22 +21,57 @@ from tasks.report.page import render
 from training_core.errors import TransientError
 
 
-def publish_report(recipe: Recipe) -> dict[str, Any]:
+class StepRow(TypedDict):
+    """One finished step, as a row of the table.
+
+    Attributes:
+        step: its name in the flow.
+        stage: the stage's name.
+        key: the stage key.
+        version: number in the registry, for models.
+        result: what it improved, in words.
+        seconds: wall-clock time of the attempt that made it.
+        reused: whether it was found finished.
+    """
+
+    step: str
+    stage: str
+    key: str
+    version: int | None
+    result: str
+    seconds: float
+    reused: bool
+
+
+class LifecycleSummary(TypedDict):
+    """What `summary.json` beside the page says.
+
+    Attributes:
+        lifecycle: name of the preset's models.
+        rows: one per step, in the flow's order.
+        is_champion: whether this run's policy is champion.
+        report: the page's address in MLflow; None while MLflow does not answer.
+        report_file: the page.
+    """
+
+    lifecycle: str
+    rows: list[StepRow]
+    is_champion: bool
+    report: str | None
+    report_file: str
+
+
+def publish_report(recipe: Recipe) -> LifecycleSummary:
     """Write the report of a flow run whose steps are all done.
 
-    Without MLflow the page is written nevertheless, and a Retry of the run puts it there.
-
-    Returns:
-        What `summary.json` beside the page says: `lifecycle`, `rows` (a dict per step: step, stage,
-        key, version, result, seconds, reused), `is_champion` (of this run's policy), `report` (its
-        address in MLflow; None while that is away) and `report_file`.
+    If MLflow does not answer, the page is written all the same, and a Retry of the run uploads it.
     """
     refs = list(recipe.refs.values())
     story = gather(recipe.connections.store, refs, recipe.config, _about(recipe), _outcome(recipe))
     url, path = report(
         story.about, render(story), _metrics(story), _rows(story), recipe.connections
     )
-    summary = {
+    summary: LifecycleSummary = {
         "lifecycle": recipe.config.name,
         "rows": _rows(story),
         "is_champion": recipe.is_champion,
@@ -52,7 +87,7 @@ def report(
     about: About,
     page: str,
     metrics: dict[str, float],
-    rows: list[dict[str, Any]],
+    rows: list[StepRow],
     connections: Connections,
 ) -> tuple[str | None, Path]:
     """Write the page, show it in MLflow, and leave the table with the flow run.
@@ -108,7 +143,7 @@ def _metrics(story: Lifecycle) -> dict[str, float]:
     return {**measured, "seconds": seconds, "is_champion": float(story.outcome.is_champion)}
 
 
-def _rows(story: Lifecycle) -> list[dict[str, Any]]:
+def _rows(story: Lifecycle) -> list[StepRow]:
     return [
         {
             "step": step.ref.step,
@@ -123,7 +158,7 @@ def _rows(story: Lifecycle) -> list[dict[str, Any]]:
     ]
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: list[StepRow]) -> str:
     head = ["| step | result | version | time | |", "|---|---|---|---|---|"]
     lines = [
         f"| {label(row['step'])} | {row['result']} | {row['version'] or '-'} "
