@@ -28,11 +28,11 @@ def full_rlhf(
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; what is left out stays.
+        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
 
     Returns:
-        The lifecycle's table, row by row.
+        The lifecycle's table and the address of its report.
     """
     recipe = open_recipe("full-rlhf", preset, overrides, force, steps)
     steps(recipe)
@@ -40,7 +40,7 @@ def full_rlhf(
 
 
 def steps(recipe: StepRunner) -> None:
-    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
+    """Do the steps; `ratchet plan` and `force` read their names from here, too."""
     config = recipe.config
     sft, reward_model = sft_and_reward_model(recipe)
 

@@ -1,4 +1,4 @@
-"""Promotion by hand: weigh a model version against the champion, or roll back to an older one."""
+"""Promotion by hand: judge a model version against the champion, or roll back to an older one."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     reason: str = "",
     overrides: Overrides | None = None,
 ) -> bool:
-    """Move the champion on evidence, or back.
+    """Make a model version champion if it beats the champion, or roll back to a former champion.
 
     Args:
-        preset: whose policies are meant.
-        version: number or alias of the version, as `7` or `candidate`.
+        preset: a file of deployments/presets; its name is that of the policies.
+        version: number or alias of the version, e.g. `7` or `candidate`.
         action: `promote` evaluates it against the SFT policy and the champion first; `rollback`
             needs no evidence, but takes only a version that has been champion.
-        decided_by: who decides; a claim, since Prefect's open-source server knows no identities.
+        decided_by: who decides, for the ledger; not verified, since Prefect's open-source
+            server has no users.
         reason: why, for people who read the ledger.
-        overrides: changes to the preset, such as the gate's thresholds.
+        overrides: changes to the preset, e.g. the gate's thresholds.
 
     Returns:
         Whether the version is champion now.
@@ -54,10 +55,10 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
             why=reason or "rollback",
         )
         return True
-    return _weigh(recipe, target, who=decided_by or None, why=reason or None)
+    return _judge(recipe, target, who=decided_by or None, why=reason or None)
 
 
-def _weigh(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
+def _judge(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
     candidate = stage_ref_of(target, recipe.connections)
     sft = _newest(recipe, "policy@sft")
     reward_model = _newest(recipe, "reward-model@reward_model")

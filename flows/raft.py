@@ -22,11 +22,11 @@ def raft(
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; what is left out stays.
+        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
 
     Returns:
-        The lifecycle's table, row by row.
+        The lifecycle's table and the address of its report.
 
     Source:
         Dong et al. 2023, https://arxiv.org/abs/2304.06767
@@ -37,7 +37,7 @@ def raft(
 
 
 def steps(recipe: StepRunner) -> None:
-    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
+    """Do the steps; `ratchet plan` and `force` read their names from here, too."""
     sft, reward_model = sft_and_reward_model(recipe)
     policy = raft_rounds(recipe, sft, reward_model=reward_model)
     evaluation = evaluate(recipe, policy, sft=sft, reward_model=reward_model)

@@ -1,4 +1,4 @@
-"""Any one stage alone, on finished stages that are named by model version or stage key."""
+"""A single stage; its inputs are finished stages, named by model version or stage key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stage(
     """Do one step of a preset.
 
     Args:
-        step: a block of the preset, as `sft` or `ppo`.
+        step: a block of the preset, e.g. `sft` or `ppo`.
         preset: a file of deployments/presets.
         inputs: by role, `models:/<name>@<alias>`, `models:/<name>/<version>`, or
             `<stage>/<stage key>` for a dataset.

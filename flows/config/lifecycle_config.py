@@ -37,7 +37,7 @@ from tasks.gate import GateConfig
 
 
 class IterativeDpoConfig(Block):
-    """How iterative DPO iterates."""
+    """The rounds of iterative DPO."""
 
     rounds: int = semantic(1, "Rounds of sampling pairs and training on them.", ge=1)
     reference: Literal["sft", "previous"] = semantic(
@@ -71,9 +71,7 @@ class RetriesConfig(Block):
 class LifecycleConfig(Block):
     """Everything that a preset can say."""
 
-    name: str = operational(
-        ..., "Of the experiment and the registered models, as in <name>.policy."
-    )
+    name: str = operational(..., "Of the experiment and the registered models, e.g. <name>.policy.")
     data_root: str = operational(
         ".", "Folder that relative paths start from; $RATCHET_SHARED/data replaces a preset's."
     )
@@ -140,7 +138,7 @@ class LifecycleConfig(Block):
         return self
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: object) -> list[type[BaseModel]]:
     """Return every model that an annotation mentions, through unions and `Annotated`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
@@ -182,7 +180,7 @@ def _partial_type(annotation: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    Overrides: TypeAlias = BaseModel | Mapping[str, Any]
+    Overrides: TypeAlias = BaseModel | Mapping[str, object]
 else:
     Overrides = partial(LifecycleConfig)
 """What a run may change of its preset; Prefect renders it as a form."""

@@ -1,4 +1,4 @@
-"""The end of a lifecycle: its report as a page, in MLflow and among the flow run's artifacts."""
+"""The lifecycle's report: a page, an artifact in MLflow and an artifact of the flow run."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ def report(
     rows: list[StepRow],
     connections: Connections,
 ) -> tuple[str | None, Path]:
-    """Write the page, show it in MLflow, and leave the table with the flow run.
+    """Write the page, upload it to MLflow, and attach the table to the flow run.
 
     Args:
         about: the flow run.
         page: the HTML.
         metrics: for the lifecycle's MLflow run.
         rows: the table.
-        connections: where to.
+        connections: the store and MLflow.
 
     Returns:
         The page's address in MLflow (None while that is away) and its file.

@@ -36,7 +36,7 @@ class Recipe:
         refs: the finished steps, in their order.
         is_champion: the policy of this run is champion.
         verdict: what the gate said of it; None if it was not asked.
-        against: label of what the policy was weighed against.
+        against: name of the policy that it was judged against.
     """
 
     flow: str
