@@ -6,6 +6,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 LOCK = requirements/cpu.txt
 WORKERS = 2
+COVERED = 95
 UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
 ABREAST = -n $(WORKERS) --no-loadscope-reorder
@@ -13,9 +14,9 @@ HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
 # tests/conftest.py says which process of ABREAST gets which tests.
 # May be given: TORCH_INDEX (address of a package index that has CPU builds of torch),
 # PYTEST_ARGS (more options for pytest), WORKERS (processes that share the tests; one has the lifecycles),
-# UV_ARGS (more options for the resolver, as --upgrade).
+# UV_ARGS (more options for the resolver, e.g. --upgrade), COVERED (percent of lines).
 
-.PHONY: help venv demo test unit check format lock clean
+.PHONY: help venv demo test unit coverage check format lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +52,15 @@ test: venv ## run every test (those that need a GPU skip themselves where there 
 unit: venv ## run the tests that start no service
 	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
 
+# The limit is of lines: coverage.py's own fail_under would count branches with them.
+coverage: venv ## run every test, report lines and branches; fails below COVERED % of lines
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(ABREAST) $(PYTEST_ARGS)
+	$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report | awk '{ print } \
+		/^TOTAL/ { found = 100 * (1 - $$3 / $$2) } \
+		END { printf "lines: %.1f %%, at least $(COVERED) %% expected\n", found; exit found < $(COVERED) }'
+
 check: venv ## formatting, lint, types, floors and doors, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -78,6 +88,6 @@ lock: venv ## resolve requirements/cpu.txt and requirements/gpu.txt again (UV_AR
 	done
 
 clean: ## remove caches and build output (.venv and the store .ratchet stay)
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find . \( -name .git -o -path ./$(VENV) -o -name .ratchet \) -prune \
 		-o -name __pycache__ -exec rm -rf {} +

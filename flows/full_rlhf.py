@@ -5,16 +5,14 @@ SFT, reward model, rejection sampling, iterative DPO, PPO, evaluation, promotion
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from prefect import flow
 
 from flows.config.lifecycle_config import Overrides
-from flows.recipe.lifecycle_report import publish_report
-from flows.recipe.outline import StepRunner, step_names
-from flows.recipe.recipe_parts import dpo_rounds, sft_and_reward_model
-from flows.recipe.run import open_recipe, stop_jobs
+from flows.recipe.cancellation import stop_jobs
+from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
+from flows.recipe.opening import open_recipe
+from flows.recipe.outline import StepRunner
+from flows.recipe.recipe_parts import dpo_rounds, evaluate, sft_and_reward_model
 
 
 @flow(
@@ -25,24 +23,24 @@ from flows.recipe.run import open_recipe, stop_jobs
 )
 def full_rlhf(
     preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
-) -> dict[str, Any]:
+) -> LifecycleSummary:
     """Take a base model to a champion.
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; what is left out stays.
+        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
 
     Returns:
-        The lifecycle's table, row by row.
+        The lifecycle's table and the address of its report.
     """
-    recipe = open_recipe("full-rlhf", preset, overrides, force or [], partial(step_names, steps))
+    recipe = open_recipe("full-rlhf", preset, overrides, force, steps)
     steps(recipe)
     return publish_report(recipe)
 
 
 def steps(recipe: StepRunner) -> None:
-    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
+    """Do the steps; `ratchet plan` and `force` read their names from here, too."""
     config = recipe.config
     sft, reward_model = sft_and_reward_model(recipe)
 
@@ -51,16 +49,10 @@ def steps(recipe: StepRunner) -> None:
     )
     rejection_sft = recipe.run("rejection_sft", config.rejection_sft, policy=sft, dataset=best)
 
-    dpo = dpo_rounds(recipe, rejection_sft, sft=sft, reward_model=reward_model)
+    rounds = dpo_rounds(recipe, rejection_sft, sft=sft, reward_model=reward_model)
+    dpo = rounds[-1]
     ppo = recipe.run("ppo", config.ppo, policy=dpo, reference=dpo, reward_model=reward_model)
 
-    evaluation = recipe.run(
-        "evaluation",
-        config.evaluation,
-        policy=ppo,
-        baseline=sft,
-        reward_model=reward_model,
-        policy_rejection_sft=rejection_sft,
-        **{f"policy_{step}": ref for step, ref in recipe.refs.items() if ref.stage == "dpo"},
-    )
+    others = [rejection_sft, *rounds]
+    evaluation = evaluate(recipe, ppo, sft=sft, reward_model=reward_model, others=others)
     recipe.promote_if_better(ppo, evaluation, reward_model)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from prefect import flow
 
 from flows.config.lifecycle_config import Overrides
-from flows.recipe.lifecycle_report import publish_report
-from flows.recipe.outline import StepRunner, step_names
-from flows.recipe.recipe_parts import dpo_rounds, sft_and_reward_model
-from flows.recipe.run import open_recipe, stop_jobs
+from flows.recipe.cancellation import stop_jobs
+from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
+from flows.recipe.opening import open_recipe
+from flows.recipe.outline import StepRunner
+from flows.recipe.recipe_parts import dpo_rounds, evaluate, sft_and_reward_model
 
 
 @flow(name="iterative-dpo", flow_run_name="iterative-dpo-{preset}", on_cancellation=[stop_jobs])
 def iterative_dpo(
     preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
-) -> dict[str, Any]:
+) -> LifecycleSummary:
     """Improve a policy by the preset's number of rounds, and promote it if it beats the champion.
 
     SFT and the reward model are made first if they are not there. With
@@ -26,29 +24,25 @@ def iterative_dpo(
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; what is left out stays.
+        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
 
     Returns:
-        The lifecycle's table, row by row.
+        The lifecycle's table and the address of its report.
     """
-    recipe = open_recipe(
-        "iterative-dpo", preset, overrides, force or [], partial(step_names, steps)
-    )
+    recipe = open_recipe("iterative-dpo", preset, overrides, force, steps)
     steps(recipe)
     return publish_report(recipe)
 
 
 def steps(recipe: StepRunner) -> None:
-    """The recipe itself; `ratchet plan` walks it too, without doing anything."""
+    """Do the steps; `ratchet plan` and `force` read their names from here, too."""
     config = recipe.config
     sft, reward_model = sft_and_reward_model(recipe)
 
     wants_champion = config.iterative_dpo.start == "champion"
     start = (recipe.champion_ref() if wants_champion else None) or sft
-    policy = dpo_rounds(recipe, start, sft=sft, reward_model=reward_model)
+    policy = dpo_rounds(recipe, start, sft=sft, reward_model=reward_model)[-1]
 
-    evaluation = recipe.run(
-        "evaluation", config.evaluation, policy=policy, baseline=sft, reward_model=reward_model
-    )
+    evaluation = evaluate(recipe, policy, sft=sft, reward_model=reward_model)
     recipe.promote_if_better(policy, evaluation, reward_model)

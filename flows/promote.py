@@ -1,4 +1,4 @@
-"""Promotion by hand: weigh a model version against the champion, or roll back to an older one."""
+"""Promotion by hand: judge a model version against the champion, or roll back to an older one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Literal
 from prefect import flow
 
 from flows.config.lifecycle_config import Overrides
-from flows.recipe.run import Recipe, open_recipe, stop_jobs
+from flows.recipe.cancellation import stop_jobs
+from flows.recipe.opening import open_recipe
+from flows.recipe.recipe_parts import evaluate
+from flows.recipe.run import Recipe
+from tasks.refs import StageRef
 from tasks.registry_tasks import read_champion, roll_back, stage_ref_of
 from tasks.versions import ModelVersionRef
 
@@ -21,16 +25,17 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     reason: str = "",
     overrides: Overrides | None = None,
 ) -> bool:
-    """Move the champion on evidence, or back.
+    """Make a model version champion if it beats the champion, or roll back to a former champion.
 
     Args:
-        preset: whose policies are meant.
-        version: number or alias of the version, as `7` or `candidate`.
+        preset: a file of deployments/presets; its name is that of the policies.
+        version: number or alias of the version, e.g. `7` or `candidate`.
         action: `promote` evaluates it against the SFT policy and the champion first; `rollback`
             needs no evidence, but takes only a version that has been champion.
-        decided_by: who decides; a claim, since Prefect's open-source server knows no identities.
+        decided_by: who decides, for the ledger; not verified, since Prefect's open-source
+            server has no users.
         reason: why, for people who read the ledger.
-        overrides: changes to the preset, such as the gate's thresholds.
+        overrides: changes to the preset, e.g. the gate's thresholds.
 
     Returns:
         Whether the version is champion now.
@@ -50,24 +55,17 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
             why=reason or "rollback",
         )
         return True
-    return _weigh(recipe, target, who=decided_by or None, why=reason or None)
+    return _judge(recipe, target, who=decided_by or None, why=reason or None)
 
 
-def _weigh(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
-    registry, connections, name = (
-        recipe.connections.registry,
-        recipe.connections,
-        recipe.config.name,
-    )
-    candidate = stage_ref_of(target, connections)
-    sft = stage_ref_of(registry.models.resolve(f"models:/{name}.policy@sft"), connections)
-    newest_reward_model = registry.models.resolve(f"models:/{name}.reward-model@reward_model")
-    reward_model = stage_ref_of(newest_reward_model, connections)
-    evaluation = recipe.run(
-        "evaluation",
-        recipe.config.evaluation,
-        policy=candidate,
-        baseline=sft,
-        reward_model=reward_model,
-    )
+def _judge(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
+    candidate = stage_ref_of(target, recipe.connections)
+    sft = _newest(recipe, "policy@sft")
+    reward_model = _newest(recipe, "reward-model@reward_model")
+    evaluation = evaluate(recipe, candidate, sft=sft, reward_model=reward_model)
     return recipe.promote_if_better(candidate, evaluation, reward_model, who=who, why=why)
+
+
+def _newest(recipe: Recipe, alias: str) -> StageRef:
+    version = recipe.connections.registry.models.resolve(f"models:/{recipe.config.name}.{alias}")
+    return stage_ref_of(version, recipe.connections)

@@ -1,12 +1,14 @@
-"""Any one stage alone, on finished stages that are named by model version or stage key."""
+"""A single stage; its inputs are finished stages, named by model version or stage key."""
 
 from __future__ import annotations
 
 from prefect import flow
 
 from flows.config.lifecycle_config import Overrides
+from flows.recipe.cancellation import stop_jobs
+from flows.recipe.opening import open_recipe
 from flows.recipe.outline import block_names, require_steps
-from flows.recipe.run import Recipe, open_recipe, stop_jobs
+from flows.recipe.run import Recipe
 from tasks.refs import StageRef, ref_of
 from tasks.registry_tasks import stage_ref_of
 from training_core.errors import ConfigError
@@ -23,7 +25,7 @@ def stage(
     """Do one step of a preset.
 
     Args:
-        step: a block of the preset, as `sft` or `ppo`.
+        step: a block of the preset, e.g. `sft` or `ppo`.
         preset: a file of deployments/presets.
         inputs: by role, `models:/<name>@<alias>`, `models:/<name>/<version>`, or
             `<stage>/<stage key>` for a dataset.
@@ -34,9 +36,7 @@ def stage(
         The finished step.
     """
     require_steps([step], block_names())
-    recipe = open_recipe(
-        "stage", preset, overrides, [step] if force else [], lambda _: block_names()
-    )
+    recipe = open_recipe("stage", preset, overrides, [step] if force else [])
     config = getattr(recipe.config, step)
     if config is None:
         raise ConfigError(f"preset '{preset}' has no block '{step}'; write one, or override it")

@@ -39,6 +39,6 @@ def tell_transformers_to_do_without() -> None:
     is imported itself, and keeps the answer. Whoever else imports them gets them as before.
     """
     with hidden("sklearn", "scipy"):
-        from transformers.utils import is_sklearn_available  # noqa: PLC0415 - see above
+        from transformers.utils.import_utils import is_sklearn_available  # noqa: PLC0415 - see above
 
         is_sklearn_available()

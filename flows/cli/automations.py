@@ -1,13 +1,13 @@
-"""What the Prefect server does by itself when a run dies.
+"""What the Prefect server does by itself when a run crashes.
 
-Together the two resume a run unattended: one finds runs that died without a word, because their
-worker or machine was lost; the other starts crashed runs again. The second has no limit of its
-own: a flow must look at `prefect.runtime.flow_run.run_count` and fail once it has been started too
-often, since a failed run is not started again.
+The two automations together resume a run without a person. The first marks runs as crashed whose
+worker or machine was lost. The second starts crashed runs again. The second has no limit: a flow
+looks at `prefect.runtime.flow_run.run_count` and fails once it was started too often, since a
+failed run is not started again.
 
-The server handles a run's events in order, and forgets at a restart which it has handled. A run
-that began less than five minutes before a restart of the server and crashed after it is therefore
-resumed up to 15 minutes late; all others at once.
+The server handles a run's events in order, and a restarted server does not know which ones were
+handled. So a run that began less than five minutes before a restart of the server and crashed after
+it is resumed up to 15 minutes late. All others are resumed after 10 seconds.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SIGNS_OF_LIFE = ("Scheduled", "AwaitingRetry", "Pending", "Running")
 
 
 def lost_runs_crash() -> AutomationCore:
-    """A run that beats no more is dead, even if nobody lived to report it.
+    """Mark a run as crashed that has sent no event for 90 seconds after a heartbeat.
 
-    Any event of the run counts as life, so that a run that ended in a state of its own name
-    (`Reused`, `Skipped`) is not taken for dead.
+    Every event of the run counts, so that a run that ended in a state with another name
+    (`Reused`, `Skipped`) is not marked.
     """
     return AutomationCore(
         name="ratchet: lost runs crash",
-        description="Marks a run Crashed that beats no more for 90 s. Kept by `ratchet deploy`.",
+        description="Marks a run Crashed after 90 s without a heartbeat. Kept by `ratchet deploy`.",
         trigger=EventTrigger(
             posture=Posture.Proactive,
             after={"prefect.flow-run.heartbeat"},
@@ -59,11 +59,11 @@ def lost_runs_crash() -> AutomationCore:
 
 
 def crashed_runs_resume() -> AutomationCore:
-    """A run that has crashed, and wants it, is started again 10 s later, as by Retry in the UI.
+    """Start a crashed run with the tag `auto-resume` again 10 s later, like Retry in the UI.
 
     Not at once: a worker reports a dead process up to some seconds after the server knows, and that
-    report would turn the new `AwaitingRetry` into `Crashed` for good. So this fires when nothing
-    but crashes has been heard of the run for a while.
+    report would turn the new `AwaitingRetry` into `Crashed` for good. So this fires when the run
+    has sent no other event than crashes for 10 seconds.
     """
     return AutomationCore(
         name="ratchet: crashed runs resume",

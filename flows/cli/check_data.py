@@ -1,4 +1,4 @@
-"""`ratchet data check`: what a preset's steps would read, tokenised, before anything starts."""
+"""`ratchet data check`: reads and tokenises every dataset of a preset before a run starts."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ EVALUATION = "evaluation"
 
 def check_data(
     preset: str,
-    overrides: Mapping[str, Any],
+    overrides: Mapping[str, object],
     *,
     step: str | None = None,
     first_rows: int | None = None,
     num_examples: int = 2,
     console: Console | None = None,
 ) -> bool:
-    """Print what is in every dataset that a preset's steps name, and every problem found.
+    """Print the contents of every dataset that a preset's steps name, and every problem found.
 
     Args:
         preset: a file of deployments/presets.
         overrides: changes to it.
         step: one block of the preset; None checks all.
-        first_rows: look at no more rows of each dataset.
+        first_rows: read only so many rows of each dataset; None reads all.
         num_examples: rows of each dataset that are shown.
         console: where to print.
 

@@ -1,4 +1,4 @@
-"""`ratchet demo`: the whole lifecycle on this machine, watched, with one table at the end."""
+"""`ratchet demo`: the whole lifecycle on this machine, with a live table and a summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -29,19 +29,20 @@ from rich.table import Table
 from flows.cli import services
 from flows.cli.deploy import deploy
 from flows.local_services.paths import project_root
+from flows.recipe.lifecycle_report import LifecycleSummary
 from tasks.versions import without_userinfo
 
 REFRESH_SECONDS = 1.0
 
 
 def demo(deployment: str = "full-rlhf/tiny") -> bool:
-    """Start the services, deploy, run a deployment, and show what came of it.
+    """Start the services, deploy, run a deployment, and show its results.
 
     Args:
         deployment: `<flow>/<deployment>`, one that ends with a lifecycle report.
 
     Returns:
-        Whether the run completed and the champion is its policy.
+        Whether the run completed and its policy is the champion.
     """
     console = Console()
     services.up()
@@ -51,13 +52,15 @@ def demo(deployment: str = "full-rlhf/tiny") -> bool:
     with temporary_settings({PREFECT_API_URL: environment["PREFECT_API_URL"]}):
         run_id, has_completed = _run(deployment, environment, console)
     summary_file = Path(environment["RATCHET_STORE"], "reports", run_id, "summary.json")
-    summary = json.loads(summary_file.read_text()) if summary_file.exists() else {}
-    _show(summary, environment, run_id, console)
+    summary: LifecycleSummary | None = (
+        json.loads(summary_file.read_text()) if summary_file.exists() else None
+    )
+    show_summary(summary, environment, run_id, console)
     if not has_completed:
         console.print(
             "[red]the run did not complete[/]; its page (above) shows which step failed, and why"
         )
-    return has_completed and bool(summary.get("is_champion"))
+    return has_completed and summary is not None and summary["is_champion"]
 
 
 def _run(deployment: str, environment: Mapping[str, str], console: Console) -> tuple[str, bool]:
@@ -91,7 +94,7 @@ def _run(deployment: str, environment: Mapping[str, str], console: Console) -> t
     return run_id, process.returncode == 0
 
 
-def _copy_until_id(process: subprocess.Popen[str], sink: Any) -> str:
+def _copy_until_id(process: subprocess.Popen[str], sink: TextIO) -> str:
     for line in process.stdout or ():
         sink.write(line)
         if found := re.search(r"UUID: ([0-9a-f-]{36})", line):
@@ -99,7 +102,7 @@ def _copy_until_id(process: subprocess.Popen[str], sink: Any) -> str:
     raise services.ServiceError(f"the deployment did not start; see {sink.name}")
 
 
-def _copy(process: subprocess.Popen[str], sink: Any) -> None:
+def _copy(process: subprocess.Popen[str], sink: TextIO) -> None:
     for line in process.stdout or ():
         sink.write(line)
 
@@ -123,20 +126,30 @@ def _progress(client: SyncPrefectClient, run_id: UUID) -> Group:
     return Group(table)
 
 
-def _show(
-    summary: Mapping[str, Any], environment: Mapping[str, str], run_id: str, console: Console
+def show_summary(
+    summary: LifecycleSummary | None, environment: Mapping[str, str], run_id: str, console: Console
 ) -> None:
+    """Print the lifecycle's table and the addresses of everything that the run made.
+
+    Args:
+        summary: the run's `summary.json`; None if the run wrote none.
+        environment: where the services are.
+        run_id: of the flow run.
+        console: where to print.
+    """
     table = Table(title="the lifecycle")
     for column in ("step", "model version", "what it improved", "seconds"):
         table.add_column(column, justify="right" if column == "seconds" else "left")
-    for row in summary.get("rows", ()):
+    for row in summary["rows"] if summary else ():
         seconds = "reused" if row["reused"] else f"{row['seconds']:.0f}"
         table.add_row(row["step"], str(row["version"] or ""), row["result"], seconds)
     console.print(table)
     prefect = environment["PREFECT_API_URL"].removesuffix("/api")
-    console.print(f"champion         {'yes' if summary.get('is_champion') else 'no'}")
+    console.print(f"champion         {'yes' if summary and summary['is_champion'] else 'no'}")
     console.print(f"Prefect          {prefect}/runs/flow-run/{run_id}", soft_wrap=True)
     mlflow = without_userinfo(environment["MLFLOW_TRACKING_URI"])
     console.print(f"MLflow           {mlflow}/#/models", soft_wrap=True)
-    console.print(f"report           {summary.get('report_file', 'not written')}", soft_wrap=True)
+    console.print(
+        f"report           {summary['report_file'] if summary else 'not written'}", soft_wrap=True
+    )
     console.print("stop it all      ratchet down", soft_wrap=True)

@@ -1,7 +1,7 @@
 """The `ratchet` command.
 
 Each command imports what it needs when it runs: prefect, mlflow and torch take seconds to import,
-and `ratchet --help` should take none of them.
+and `ratchet --help` needs none of them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typer.core import TyperGroup
 
 
 class Commands(TyperGroup):
-    """Shows the errors that Ratchet raises on purpose as text: they say what to do."""
+    """Prints the errors that Ratchet raises on purpose without a traceback."""
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run a command; exit code 1 if it fails in a way that Ratchet foresaw."""
+    def invoke(self, ctx: Any) -> object:
+        """Run a command; exit with code 1 if it raises one of Ratchet's own errors."""
         from training_core.errors import RatchetError
 
         try:
@@ -44,14 +44,14 @@ def up(
     ray_cpus: Annotated[
         int | None,
         typer.Option(
-            help="CPUs that Ray may give to jobs. All of this machine's by default.", min=1
+            help="CPUs that Ray may give to jobs. By default all CPUs of this machine.", min=1
         ),
     ] = None,
     worker: Annotated[
         bool, typer.Option(help="Start a worker, which runs the flows of this machine.")
     ] = True,
 ) -> None:
-    """Start Prefect, MLflow, Ray and a worker on this machine. Harmless if they run already."""
+    """Start Prefect, MLflow, Ray and a worker on this machine, each unless it runs already."""
     from flows.cli import services
 
     services.up(ray_cpus=ray_cpus, with_worker=worker)
@@ -71,11 +71,11 @@ def down(
     purge: Annotated[
         bool,
         typer.Option(
-            "--purge", help="Delete databases, logs, artifacts and finished stages in home too."
+            "--purge", help="Also delete the databases, logs, artifacts and finished stages."
         ),
     ] = False,
 ) -> None:
-    """Stop the services, running flows and Ray jobs. State is kept."""
+    """Stop the services, running flows and Ray jobs. Their data is kept."""
     from flows.cli import services
 
     services.down(purge=purge)
@@ -83,7 +83,7 @@ def down(
 
 @app.command()
 def env() -> None:
-    """Print export lines: eval "$(ratchet env)" points this shell's tools at the services."""
+    """Print export lines. After eval "$(ratchet env)" this shell's tools use the services."""
     from flows.cli import services
 
     services.env()
@@ -91,7 +91,7 @@ def env() -> None:
 
 @app.command()
 def deploy() -> None:
-    """Create or update the pool, the queue, the automations and all deployments. No questions."""
+    """Create or update the pool, queue, automations and deployments. Non-interactive."""
     from flows.cli import deploy as deployment
 
     for name in deployment.deploy():
@@ -104,7 +104,7 @@ def demo(
         str, typer.Argument(help="What to run: <flow>/<deployment>.")
     ] = "full-rlhf/tiny",
 ) -> None:
-    """Start the services, deploy, run the whole lifecycle, and show what came of it.
+    """Start the services, deploy, run the whole lifecycle, and show its results.
 
     Exit code 0 only if the run completed and its policy is champion.
     """
@@ -117,11 +117,11 @@ def demo(
 def plan(
     preset: Annotated[str, typer.Argument(help="A file of deployments/presets.")],
     assignments: Annotated[
-        list[str] | None, typer.Argument(help="Changes, as in ppo.kl_coef=0.1.")
+        list[str] | None, typer.Argument(help="Changes to the preset, e.g. ppo.kl_coef=0.1.")
     ] = None,
     flow: Annotated[str, typer.Option(help="full-rlhf, iterative-dpo or raft.")] = "full-rlhf",
 ) -> None:
-    """Show what a run would do: which steps are done, why the others are not, what is missing."""
+    """Show which steps of a run are done, why the others are not, and what is missing."""
     from flows.cli.plan import show_plan
     from flows.config.presets import parse_assignments
 
@@ -132,15 +132,17 @@ def plan(
 def data_check(
     preset: Annotated[str, typer.Argument(help="A file of deployments/presets.")],
     assignments: Annotated[
-        list[str] | None, typer.Argument(help="Changes, as in sft.training.max_tokens=512.")
+        list[str] | None,
+        typer.Argument(help="Changes to the preset, e.g. sft.training.max_tokens=512."),
     ] = None,
-    step: Annotated[str | None, typer.Option(help="One step only, as sft.")] = None,
+    step: Annotated[str | None, typer.Option(help="Check only this step, e.g. sft.")] = None,
     rows: Annotated[
-        int | None, typer.Option(help="Look at the first rows only. All by default.", min=1)
+        int | None,
+        typer.Option(help="Read only the first rows of each dataset. All by default.", min=1),
     ] = None,
     examples: Annotated[int, typer.Option(help="Rows of each dataset to show.", min=0)] = 2,
 ) -> None:
-    """Read and tokenise what a preset's steps would: lengths, trained tokens, problems.
+    """Read and tokenise the datasets of a preset: lengths, trained tokens, problems.
 
     Exit code 1 if a problem would stop a step.
     """
@@ -159,9 +161,11 @@ def data_check(
 
 @app.command()
 def resync(
-    lifecycle: Annotated[str, typer.Argument(help="As in <lifecycle>.policy.")],
+    lifecycle: Annotated[
+        str, typer.Argument(help="Its name, e.g. tiny for the model tiny.policy.")
+    ],
 ) -> None:
-    """Register every finished stage of a lifecycle in MLflow again, after its database was lost."""
+    """Register every finished stage of a lifecycle in MLflow again after its database was lost."""
     from tasks.connections import connect
 
     for ref in connect().registry.resync(lifecycle):
@@ -174,10 +178,11 @@ def merge(
     adapter: Annotated[Path, typer.Argument(help="Directory that PEFT wrote.")],
     output: Annotated[Path, typer.Argument(help="New directory for the merged model.")],
     reward_model: Annotated[
-        bool, typer.Option("--reward-model", help="The result scores sequences; keep its head.")
+        bool,
+        typer.Option("--reward-model", help="It is a reward model: keep the head that scores."),
     ] = False,
 ) -> None:
-    """Merge a PEFT adapter into its base model, and write a full directory with tokenizer."""
+    """Merge a PEFT adapter into its base model, and write the full model with its tokenizer."""
     from training_core.models.merging import merge as merge_adapter
 
     merge_adapter(base, adapter, output, is_reward_model=reward_model)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -45,7 +44,7 @@ class PlannedStep:
 
 @dataclass
 class Plan:
-    """Walks a recipe like a flow run, but only looks; see `StepRunner`."""
+    """Walks a recipe and looks which steps are done, without doing any; see `StepRunner`."""
 
     config: LifecycleConfig
     connections: Connections
@@ -106,7 +105,7 @@ class Plan:
         return f"changed: {', '.join(changes[:3])}"
 
 
-def show_plan(preset: str, flow: str, overrides: Mapping[str, Any]) -> bool:
+def show_plan(preset: str, flow: str, overrides: Mapping[str, object]) -> bool:
     """Print the steps of a flow with a preset: done or not and why, GPUs, and every problem found.
 
     Returns:
@@ -143,7 +142,9 @@ def show_plan(preset: str, flow: str, overrides: Mapping[str, Any]) -> bool:
     return True
 
 
-def _differences(now: Mapping[str, Any], then: Mapping[str, Any], prefix: str = "") -> Any:
+def _differences(
+    now: Mapping[str, object], then: Mapping[str, object], prefix: str = ""
+) -> Iterator[str]:
     for key, value in now.items():
         before = then.get(key)
         if isinstance(value, Mapping) and isinstance(before, Mapping):

@@ -35,7 +35,7 @@ from tasks.gate import GateConfig
 
 
 class IterativeDpoConfig(Block):
-    """How iterative DPO iterates."""
+    """The rounds of iterative DPO."""
 
     rounds: int = semantic(1, "Rounds of sampling pairs and training on them.", ge=1)
     reference: Literal["sft", "previous"] = semantic(
@@ -69,9 +69,7 @@ class RetriesConfig(Block):
 class RecipeConfig(Block):
     """The blocks that the recipes read."""
 
-    name: str = operational(
-        ..., "Of the experiment and the registered models, as in <name>.policy."
-    )
+    name: str = operational(..., "Of the experiment and the registered models, e.g. <name>.policy.")
     data_root: str = operational(
         ".", "Folder that relative paths start from; $RATCHET_SHARED/data replaces a preset's."
     )
@@ -190,7 +188,7 @@ def _partial_type(annotation: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    Overrides: TypeAlias = BaseModel | Mapping[str, Any]
+    Overrides: TypeAlias = BaseModel | Mapping[str, object]
 else:
     Overrides = partial(LifecycleConfig)
 """What a run may change of its preset; Prefect renders it as a form."""

@@ -1,1 +1,1 @@
-"""What all flows share: a recipe's runner, its outline, its repeated parts and its report."""
+"""What all flows share: how a recipe starts, runs, is stopped and is reported, and its parts."""

@@ -1,11 +1,11 @@
-"""The end of a lifecycle: its report as a page, in MLflow and among the flow run's artifacts."""
+"""The lifecycle's report: a page, an artifact in MLflow and an artifact of the flow run."""
 
 from __future__ import annotations
 
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
@@ -20,15 +20,50 @@ from tasks.report.lifecycle import About, Lifecycle, Outcome, gather
 from training_core.errors import TransientError
 
 
-def publish_report(recipe: Recipe) -> dict[str, Any]:
+class StepRow(TypedDict):
+    """One finished step, as a row of the table.
+
+    Attributes:
+        step: its name in the flow.
+        stage: the stage's name.
+        key: the stage key.
+        version: number in the registry, for models.
+        result: what it improved, in words.
+        seconds: wall-clock time of the attempt that made it.
+        reused: whether it was found finished.
+    """
+
+    step: str
+    stage: str
+    key: str
+    version: int | None
+    result: str
+    seconds: float
+    reused: bool
+
+
+class LifecycleSummary(TypedDict):
+    """What `summary.json` beside the page says.
+
+    Attributes:
+        lifecycle: name of the preset's models.
+        rows: one per step, in the flow's order.
+        is_champion: whether this run's policy is champion.
+        report: the page's address in MLflow; None while MLflow does not answer.
+        report_file: the page.
+    """
+
+    lifecycle: str
+    rows: list[StepRow]
+    is_champion: bool
+    report: str | None
+    report_file: str
+
+
+def publish_report(recipe: Recipe) -> LifecycleSummary:
     """Write the report of a flow run whose steps are all done.
 
-    Without MLflow the page is written nevertheless, and a Retry of the run puts it there.
-
-    Returns:
-        What `summary.json` beside the page says: `lifecycle`, `rows` (a dict per step: step, stage,
-        key, version, result, seconds, reused), `is_champion` (of this run's policy), `report` (its
-        address in MLflow; None while that is away) and `report_file`.
+    If MLflow does not answer, the page is written all the same, and a Retry of the run uploads it.
     """
     from tasks.report.page import render  # noqa: PLC0415 - matplotlib, which no start needs
 
@@ -37,7 +72,7 @@ def publish_report(recipe: Recipe) -> dict[str, Any]:
     url, path = report(
         story.about, render(story), _metrics(story), _rows(story), recipe.connections
     )
-    summary = {
+    summary: LifecycleSummary = {
         "lifecycle": recipe.config.name,
         "rows": _rows(story),
         "is_champion": recipe.is_champion,
@@ -53,17 +88,17 @@ def report(
     about: About,
     page: str,
     metrics: dict[str, float],
-    rows: list[dict[str, Any]],
+    rows: list[StepRow],
     connections: Connections,
 ) -> tuple[str | None, Path]:
-    """Write the page, show it in MLflow, and leave the table with the flow run.
+    """Write the page, upload it to MLflow, and attach the table to the flow run.
 
     Args:
         about: the flow run.
         page: the HTML.
         metrics: for the lifecycle's MLflow run.
         rows: the table.
-        connections: where to.
+        connections: the store and MLflow.
 
     Returns:
         The page's address in MLflow (None while that is away) and its file.
@@ -109,7 +144,7 @@ def _metrics(story: Lifecycle) -> dict[str, float]:
     return {**measured, "seconds": seconds, "is_champion": float(story.outcome.is_champion)}
 
 
-def _rows(story: Lifecycle) -> list[dict[str, Any]]:
+def _rows(story: Lifecycle) -> list[StepRow]:
     return [
         {
             "step": step.ref.step,
@@ -124,7 +159,7 @@ def _rows(story: Lifecycle) -> list[dict[str, Any]]:
     ]
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: list[StepRow]) -> str:
     head = ["| step | result | version | time | |", "|---|---|---|---|---|"]
     lines = [
         f"| {label(row['step'])} | {row['result']} | {row['version'] or '-'} "

@@ -14,11 +14,11 @@ from tasks.refs import StageRef, pending_ref
 from training_core.errors import ConfigError
 
 MATCH = "champion_match"
-"""The step that weighs the candidate against the champion, where there is one."""
+"""The step that judges the candidate against the champion, if there is one."""
 
 
 class StepRunner(Protocol):
-    """What a recipe is written against: a flow run does the steps, a plan only looks at them."""
+    """Runs a recipe's steps: a flow run does them, a plan only looks whether they are done."""
 
     config: LifecycleConfig
     refs: dict[str, StageRef]
@@ -40,7 +40,7 @@ class StepRunner(Protocol):
 
 @dataclass
 class Outline:
-    """Walks a recipe like a flow run, but only notes the names of its steps; see `StepRunner`."""
+    """Walks a recipe and only notes the names of its steps; see `StepRunner`."""
 
     config: LifecycleConfig
     refs: dict[str, StageRef] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Outline:
     def promote_if_better(
         self, candidate: StageRef, against_sft: StageRef, reward_model: StageRef
     ) -> bool:
-        """Note the step that weighs the candidate against the champion."""
+        """Note the step that judges the candidate against the champion."""
         del candidate, against_sft, reward_model
         self.refs[MATCH] = pending_ref("evaluation", MATCH)
         return False

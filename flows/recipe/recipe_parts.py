@@ -1,6 +1,8 @@
-"""Parts that several recipes have: the beginning, and rounds of DPO or RAFT."""
+"""Parts that several recipes have: the beginning, rounds of DPO or RAFT, the evaluation."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from flows.recipe.outline import StepRunner
 from tasks.refs import StageRef
@@ -17,7 +19,7 @@ def sft_and_reward_model(recipe: StepRunner) -> tuple[StageRef, StageRef]:
 
 def dpo_rounds(
     recipe: StepRunner, policy: StageRef, *, sft: StageRef, reward_model: StageRef
-) -> StageRef:
+) -> list[StageRef]:
     """Sample pairs from the policy and train it on them, round after round.
 
     Args:
@@ -27,9 +29,10 @@ def dpo_rounds(
         reward_model: ranks the responses.
 
     Returns:
-        The last round's policy.
+        Each round's policy; there is at least one round.
     """
     rounds, sampling = recipe.config.iterative_dpo, recipe.config.preference_pairs
+    policies: list[StageRef] = []
     history: dict[str, StageRef] = {}
     for number in range(1, rounds.rounds + 1):
         fresh = sampling.model_copy(update={"seed": sampling.seed + number - 1})
@@ -45,9 +48,10 @@ def dpo_rounds(
             dataset=pairs,
             **history,
         )
+        policies.append(policy)
         if rounds.keeps_history:
             history[f"dataset_round_{number}"] = pairs
-    return policy
+    return policies
 
 
 def raft_rounds(recipe: StepRunner, policy: StageRef, *, reward_model: StageRef) -> StageRef:
@@ -72,3 +76,30 @@ def raft_rounds(recipe: StepRunner, policy: StageRef, *, reward_model: StageRef)
             f"rejection_sft_{number}", config.rejection_sft, policy=policy, dataset=selected
         )
     return policy
+
+
+def evaluate(
+    recipe: StepRunner,
+    policy: StageRef,
+    *,
+    sft: StageRef,
+    reward_model: StageRef,
+    others: Sequence[StageRef] = (),
+) -> StageRef:
+    """Judge policies on the held-out prompts of the preset.
+
+    Args:
+        recipe: the flow run.
+        policy: the one that may become champion.
+        sft: what all are compared with.
+        reward_model: the judge, unless the preset names another.
+        others: policies that are judged beside it, for the report.
+    """
+    return recipe.run(
+        "evaluation",
+        recipe.config.evaluation,
+        policy=policy,
+        baseline=sft,
+        reward_model=reward_model,
+        **{f"policy_{other.step}": other for other in others},
+    )

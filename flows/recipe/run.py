@@ -1,43 +1,23 @@
-"""What every flow does around its steps.
-
-Resolve the configuration once, run steps, stop what nobody waits for.
-"""
+"""A flow run: it does the steps of a recipe and promotes the policy that they made."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from uuid import UUID
 
 from prefect import get_run_logger
-from prefect.artifacts import create_markdown_artifact
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
-from pydantic import BaseModel
 
 from flows.config.lifecycle_config import LifecycleConfig
-from flows.config.presets import load_config
-from flows.recipe.outline import MATCH, require_steps
+from flows.recipe.outline import MATCH
 from stages.configs.block import StageConfig
-from stages.files import write_json
-from stages.runtime.sources import missing_sources, pin_revisions
-from tasks.connections import Connections, connect
+from tasks.connections import Connections
 from tasks.gate import Verdict, judge
 from tasks.refs import StageRef
 from tasks.registry_tasks import evidence_metrics, promote, read_champion, register, stage_ref_of
 from tasks.stage_task import StageJob, stage_task
-from tasks.submission import leave_all_waiters, stop_abandoned
+from tasks.submission import leave_all_waiters
 from tasks.versions import ModelVersionRef
-from training_core.errors import ConfigError, ConflictError, DataError, RatchetError
-
-MAX_RUNS = 20
-"""A flow run that was started this often, by itself or by Retry, is given up.
-
-So a poisonous one does not loop for ever.
-"""
+from training_core.errors import ConfigError, ConflictError
 
 JUDGEMENTS = 3
 """How often a candidate is judged again because the champion moved meanwhile."""
@@ -56,7 +36,7 @@ class Recipe:
         refs: the finished steps, in their order.
         is_champion: the policy of this run is champion.
         verdict: what the gate said of it; None if it was not asked.
-        against: label of what the policy was weighed against.
+        against: name of the policy that it was judged against.
     """
 
     flow: str
@@ -178,88 +158,3 @@ class Recipe:
             baseline=baseline,
             reward_model=reward_model,
         )
-
-
-def open_recipe(
-    flow: str,
-    preset: str,
-    overrides: BaseModel | Mapping[str, Any] | None,
-    force: Sequence[str] = (),
-    steps_of: Callable[[LifecycleConfig], Sequence[str]] = lambda _: (),
-) -> Recipe:
-    """Resolve everything that must not change under a flow run, once, and keep it for a Retry.
-
-    Args:
-        flow: its name.
-        preset: a file of deployments/presets.
-        overrides: changes to it.
-        force: steps to do again although they are done.
-        steps_of: the names that `force` may have, given the config.
-
-    Raises:
-        ConfigError: for a wrong preset, key, value or step.
-        DataError: if data is not where the config says.
-        RatchetError: if the run was resumed too often.
-    """
-    if (count := int(flow_run.run_count or 1)) > MAX_RUNS:
-        raise RatchetError(
-            f"this run was started {count} times and is given up; look at its log, "
-            "then start a new run, which continues where this one ended"
-        )
-    connections = connect()
-    plan = connections.store.root / "plans" / f"{flow_run.id}.json"
-    if plan.exists():
-        kept = json.loads(plan.read_text())
-        config = LifecycleConfig.model_validate(kept["config"])
-        champion = kept["champion"] and ModelVersionRef.model_validate(kept["champion"])
-    else:
-        changes = (
-            overrides.model_dump(exclude_unset=True)
-            if isinstance(overrides, BaseModel)
-            else overrides
-        )
-        config = load_config(preset, changes)
-        require_steps(force, steps_of(config))
-        config = pin_revisions(config)
-        _, champion = read_champion(connections, f"{config.name}.policy")
-        _write_plan(plan, config, champion)
-    if missing := missing_sources(config):
-        raise DataError(f"preset '{preset}' cannot run here:\n  " + "\n  ".join(missing))
-    return Recipe(flow, config, connections, tuple(force), champion)
-
-
-def stop_jobs(flow: Any, flow_run: Any, state: Any) -> None:
-    """Stop the jobs of a cancelled flow run that no other run waits for.
-
-    Prefect passes these by keyword.
-    """
-    del flow, state
-    connections = connect()
-    with get_client(sync_client=True) as client:
-        stop_abandoned(
-            connections.store,
-            connections.cluster,
-            str(flow_run.id),
-            lambda other: _goes_on(client, other),
-        )
-
-
-def _goes_on(client: SyncPrefectClient, run_id: str) -> bool:
-    """Whether a flow run may still want what it waits for; one that Prefect forgot does not."""
-    try:
-        state = client.read_flow_run(UUID(run_id)).state
-    except (ObjectNotFound, ValueError):
-        return False
-    return state is None or not (state.is_final() or state.is_cancelling())
-
-
-def _write_plan(path: Any, config: LifecycleConfig, champion: ModelVersionRef | None) -> None:
-    content = {
-        "config": config.model_dump(mode="json"),
-        "champion": champion.model_dump(mode="json") if champion else None,
-    }
-    write_json(path, content, indent=2)
-    text = f"```json\n{json.dumps(content['config'], indent=2)}\n```"
-    create_markdown_artifact(
-        text, key="resolved-config", description=f"preset {config.name}, resolved"
-    )

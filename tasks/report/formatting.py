@@ -13,7 +13,7 @@ ACRONYMS = ("sft", "dpo", "ppo", "kl", "id", "cpu", "gpu")
 
 
 def shown(value: float | None) -> str:
-    """Return `value` as `measured` does, but whole numbers as the counts that they mostly are."""
+    """Return `value` like `measured`, but a whole number without decimals, like a count."""
     if value is not None and float(value).is_integer() and abs(value) < LARGEST:
         return f"{value:,.0f}"
     return measured(value)
@@ -39,13 +39,13 @@ def with_error(value: float | None, error: float | None) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """Return `before → after` with the decimals that the larger one needs, as `0.02 → 1.00`."""
+    """Return `before → after` with the decimals that the larger one needs, e.g. `0.02 → 1.00`."""
     decimals = _decimals(max(abs(before), abs(after)), DIGITS)
     return f"{before:,.{decimals}f} → {after:,.{decimals}f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time that people read, as `43.8 s`, `4 min 05 s` or `2 h 30 min`."""
+    """Return a time that people read, e.g. `43.8 s`, `4 min 05 s` or `2 h 30 min`."""
     if seconds is None:
         return NOT_MEASURED
     whole = round(seconds)
@@ -57,13 +57,13 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(at: float) -> str:
-    """Return a Unix time as `21 November 2026, 14:05 UTC`."""
+    """Return a Unix time e.g. `21 November 2026, 14:05 UTC`."""
     when = datetime.fromtimestamp(at, UTC)
     return f"{when.day} {when:%B %Y, %H:%M} UTC"
 
 
 def words(name: str) -> str:
-    """Return a step, role or metric as people write it, as `rejection SFT` for `rejection_sft`."""
+    """Return a name as people write it, e.g. `rejection SFT` for `rejection_sft`."""
     return " ".join(w.upper() if w in ACRONYMS else w for w in name.split("_") if w)
 
 

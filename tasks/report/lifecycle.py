@@ -28,7 +28,7 @@ class About:
         flow: the flow's name.
         flow_run_id: the Prefect run.
         at: Unix time of the report.
-        outside: step name by stage key, for inputs that other runs made, as the champion.
+        outside: step name by stage key, for inputs that other runs made, e.g. the champion.
     """
 
     lifecycle: str
@@ -46,7 +46,7 @@ class Outcome:
         is_champion: the candidate is champion at the end.
         model_version: the candidate's number in the registry.
         verdict: what the gate said; None if it was not asked.
-        against: label of what the candidate was weighed against.
+        against: name of the policy that it was judged against.
     """
 
     is_champion: bool
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the flow; what only its manifest knows is empty where that is gone."""
+    """One step of the flow; fields that come from its manifest are empty if that is gone."""
 
     ref: StageRef
     version: str | None
@@ -93,7 +93,7 @@ class Lifecycle:
 
     @property
     def judged(self) -> Evaluation | None:
-        """The evaluation of all policies; a later one only weighs candidate against champion."""
+        """The evaluation of all policies; a later one only compares candidate and champion."""
         return self.evaluations[0] if self.evaluations else None
 
 

@@ -27,7 +27,7 @@ ROLE_COLOURS = {
     "reward_model": WARM,
     "reference": VIOLET,
 }
-"""Role -> colour in the lineage; the other roles only look on, and are muted."""
+"""Role -> colour in the lineage; the other roles train nothing, and are grey."""
 
 
 def reward_plot(scores: Sequence[Score]) -> Markup | None:

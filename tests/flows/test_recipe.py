@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ from flows import full_rlhf, iterative_dpo, raft
 from flows.cli.plan import Plan, show_plan
 from flows.config.lifecycle_config import Overrides
 from flows.config.presets import load_config
+from flows.recipe.opening import MAX_RUNS, open_recipe
 from flows.recipe.outline import Outline, block_names, require_steps, step_names
-from flows.recipe.run import MAX_RUNS, open_recipe
 from stages.runtime.store import Manifest
 from tasks.connections import connect
 from tasks.locks import claim
@@ -85,11 +84,11 @@ def test_the_flow_stage_knows_every_block_that_is_a_stage():
 
 @pytest.mark.usefixtures("places")
 def test_force_of_a_step_that_the_flow_does_not_have_names_the_nearest():
-    steps_of = partial(step_names, iterative_dpo.steps)
+    steps = iterative_dpo.steps
     with pytest.raises(ConfigError, match=r"unknown step 'dpo'; did you mean 'dpo_1'\?"):
-        open_recipe("iterative-dpo", "tiny", None, ["dpo"], steps_of)
+        open_recipe("iterative-dpo", "tiny", None, ["dpo"], steps)
     with pytest.raises(ConfigError, match=r"unknown step 'ppo'; .*there are: sft, reward_model"):
-        open_recipe("iterative-dpo", "tiny", None, ["sft", "ppo"], steps_of)
+        open_recipe("iterative-dpo", "tiny", None, ["sft", "ppo"], steps)
 
 
 # ---------------------------------------------------------------------------- overrides
