@@ -1,4 +1,4 @@
-"""What a person writes about dpo."""
+"""Configuration of the stage `dpo`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stages.configs.training_config import TrainingConfig
 
 
 class DpoConfig(StageConfig):
-    """What a person writes about DPO."""
+    """Configuration of DPO."""
 
-    loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss on the pair.")
+    loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss of a pair.")
     nll_coef: float = semantic(
-        0.0, "Weight of the chosen response's mean NLL (RPO; Llama 3.1 has 0.2).", ge=0
+        0.0, "Weight of the chosen response's mean NLL (RPO; Llama 3.1 uses 0.2).", ge=0
     )
-    data: DataConfig | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
+    data: DataConfig | None = semantic(None, "Preference pairs; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
-    training: TrainingConfig = semantic(TrainingConfig(), "How the policy is fitted.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    training: TrainingConfig = semantic(TrainingConfig(), "How the policy is trained.")

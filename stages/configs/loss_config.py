@@ -1,6 +1,6 @@
-"""Losses on pairs and on rated responses, with defaults from their papers.
+"""Losses of pairs and of rated responses, with defaults from their papers.
 
-Reading it imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from stages.configs.block import Block, semantic
 
-SMOOTHING = "Assumed share of flipped labels."
+SMOOTHING = "Assumed share of wrong labels."
 
 
 def _beta(default: float, description: str) -> Any:
@@ -19,62 +19,65 @@ def _beta(default: float, description: str) -> Any:
 
 
 class DpoLossConfig(Block):
-    """Sigmoid loss of Rafailov et al. 2023; label smoothing makes it cDPO."""
+    """Sigmoid loss of Rafailov et al. 2023; with label smoothing it is cDPO."""
 
-    name: Literal["dpo"] = semantic("dpo", "Which loss this is.")
+    name: Literal["dpo"] = semantic("dpo", "Name of the loss.")
     beta: float = _beta(0.1, "Strength of the pull to the reference (paper's default).")
     label_smoothing: float = semantic(0.0, SMOOTHING, ge=0, lt=0.5)
 
 
 class RobustLossConfig(Block):
-    """DPO whose mean under flipped labels is the loss under true ones, Chowdhury et al. 2024."""
+    """DPO corrected for wrong labels, Chowdhury et al. 2024.
 
-    name: Literal["robust"] = semantic("robust", "Which loss this is.")
-    beta: float = _beta(0.1, "As for dpo.")
+    Its expectation under wrong labels equals the DPO loss under correct labels.
+    """
+
+    name: Literal["robust"] = semantic("robust", "Name of the loss.")
+    beta: float = _beta(0.1, "Strength of the pull to the reference, as for dpo.")
     label_smoothing: float = semantic(0.1, SMOOTHING, ge=0, lt=0.5)
 
 
 class IpoLossConfig(Block):
     """Squared loss of Azar et al. 2023 on log-ratios averaged over the response's tokens."""
 
-    name: Literal["ipo"] = semantic("ipo", "Which loss this is.")
+    name: Literal["ipo"] = semantic("ipo", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's tau, per token.")
 
 
 class IpoSummedLossConfig(Block):
-    """The same on summed log-ratios, as OpenRLHF has it."""
+    """The loss of `ipo` on summed log-ratios, as in OpenRLHF."""
 
-    name: Literal["ipo_summed"] = semantic("ipo_summed", "Which loss this is.")
+    name: Literal["ipo_summed"] = semantic("ipo_summed", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's tau, per response.")
 
 
 class HingeLossConfig(Block):
-    """SLiC's hinge on DPO's margin, Liu et al. 2023."""
+    """Hinge loss of SLiC on DPO's margin, Liu et al. 2023."""
 
-    name: Literal["hinge"] = semantic("hinge", "Which loss this is.")
-    beta: float = _beta(0.1, "The loss is zero from a margin of 1 / beta nats on.")
+    name: Literal["hinge"] = semantic("hinge", "Name of the loss.")
+    beta: float = _beta(0.1, "The loss is zero for margins of at least 1 / beta nats.")
 
 
 class SimPoLossConfig(Block):
     """Mean log-probabilities and a target margin, without a reference; Meng et al. 2024."""
 
-    name: Literal["simpo"] = semantic("simpo", "Which loss this is.")
-    beta: float = _beta(2.0, "Per nat and token; 2 to 10 in the paper.")
-    gamma: float = semantic(1.0, "Target margin; the paper's gamma / beta is 0.3 to 1.6.", ge=0)
+    name: Literal["simpo"] = semantic("simpo", "Name of the loss.")
+    beta: float = _beta(2.0, "Scale of the mean log-probabilities; 2 to 10 in the paper.")
+    gamma: float = semantic(1.0, "Target margin; gamma / beta is 0.3 to 1.6 in the paper.", ge=0)
 
 
 class OrpoLossConfig(Block):
     """NLL of the chosen response plus the log odds ratio, without a reference; Hong et al. 2024."""
 
-    name: Literal["orpo"] = semantic("orpo", "Which loss this is.")
+    name: Literal["orpo"] = semantic("orpo", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's lambda.")
 
 
 class DpoNormLossConfig(Block):
     """DPO on log-ratios averaged over the response's tokens, Lambert et al. 2024 (Tulu 3)."""
 
-    name: Literal["dpo_norm"] = semantic("dpo_norm", "Which loss this is.")
-    beta: float = _beta(5.0, "Per nat and token (paper's default).")
+    name: Literal["dpo_norm"] = semantic("dpo_norm", "Name of the loss.")
+    beta: float = _beta(5.0, "Scale of the log-ratios per token (paper's default).")
     label_smoothing: float = semantic(0.0, SMOOTHING, ge=0, lt=0.5)
 
 
@@ -94,12 +97,12 @@ PreferenceLossConfig = Annotated[
 class KtoLossConfig(Block):
     """Kahneman-Tversky optimisation, Ethayarajh et al. 2024."""
 
-    name: Literal["kto"] = semantic("kto", "Which loss this is.")
+    name: Literal["kto"] = semantic("kto", "Name of the loss.")
     beta: float = _beta(0.1, "Strength of the pull to the reference (paper's default).")
     desirable_weight: float = semantic(
         1.0,
-        "Weight of desirable responses; times their number it should be 1 to 1.33 times "
-        "the same product of the undesirable ones.",
+        "Weight of desirable responses. This weight times their number should be 1 to 1.33 times "
+        "the same product of the undesirable responses.",
         gt=0,
     )
     undesirable_weight: float = semantic(1.0, "Weight of undesirable responses.", gt=0)
