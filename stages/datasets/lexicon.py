@@ -13,7 +13,7 @@ def read_lexicon(path: Path) -> dict[str, float]:
     """Read a lexicon: JSON lines (also .gz) with `token` and `mean`.
 
     Raises:
-        DataError: for a file or row that is not one, naming it.
+        DataError: for an invalid file or row, with its name.
     """
     found = {}
     for table in tables(FileDataConfig(path=str(path))):
