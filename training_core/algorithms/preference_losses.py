@@ -1,6 +1,6 @@
 """Losses on pairs of responses, one number per pair. Shapes: B pairs.
 
-Words of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
+Symbols of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
 
     l(y)  = log pi(y | x) - log pi_ref(y | x)      log-ratio, nats
     a(y)  = log pi(y | x) / |y|                    mean log-probability, nats per token
@@ -18,14 +18,14 @@ from torch.nn.functional import logsigmoid
 
 @dataclass(frozen=True)
 class PairLogprobs:
-    """What is known about B pairs; log-probabilities are summed over the response's tokens.
+    """Log-probabilities of B pairs, summed over the tokens of each response.
 
     Attributes:
-        chosen: [B] nats, under the policy; carries the gradient.
+        chosen: [B] nats, under the policy; with gradient.
         rejected: [B] nats, the same for the rejected responses.
-        chosen_tokens: [B] numbers of response tokens, each at least 1.
+        chosen_tokens: [B] number of tokens of each chosen response, at least 1.
         rejected_tokens: [B].
-        ref_chosen: [B] nats, under the reference; None where the loss needs no reference.
+        ref_chosen: [B] nats, under the reference; None if the loss needs no reference.
         ref_rejected: [B].
     """
 
@@ -45,7 +45,7 @@ class PairLogprobs:
         if self.ref_chosen is None or self.ref_rejected is None:
             raise ValueError(
                 "expected ref_chosen and ref_rejected, found None: compute the reference's "
-                "log-probabilities first, or choose a loss whose row says needs_reference=False"
+                "log-probabilities first, or choose a loss with needs_reference=False"
             )
         return self.chosen - self.ref_chosen, self.rejected - self.ref_rejected
 
@@ -82,7 +82,7 @@ def dpo(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
 
 
 def robust(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
-    """DPO whose mean under flipped labels is the loss under the true ones.
+    """DPO corrected for flipped labels: its expectation equals the loss under the correct labels.
 
         m = beta * (l(y+) - l(y-))
         loss = (-(1 - eps) * log sigmoid(m) + eps * log sigmoid(-m)) / (1 - 2 eps)
@@ -108,9 +108,9 @@ def ipo(pairs: PairLogprobs, *, beta: float) -> Tensor:
 
         loss = (l(y+) / |y+| - l(y-) / |y-| - 1 / (2 beta))^2
 
-    The paper writes log pi(y | x) of whole responses, which read literally are sums
-    (`ipo_summed`). Its authors told the authors of TRL that their results are from averages: with
-    sums, the distance 1 / (2 beta) would mean something else at every length.
+    The paper writes log pi(y | x) of whole responses, i.e. sums (`ipo_summed`). Its authors told
+    the authors of TRL that their results used averages. With sums, the distance 1 / (2 beta) would
+    have another meaning for each length.
 
     Args:
         pairs: needs the reference.
@@ -127,7 +127,7 @@ def ipo(pairs: PairLogprobs, *, beta: float) -> Tensor:
 
 
 def ipo_summed(pairs: PairLogprobs, *, beta: float) -> Tensor:
-    """Identity preference optimisation on summed log-ratios, as OpenRLHF has it.
+    """Identity preference optimisation on summed log-ratios, as in OpenRLHF.
 
         loss = (l(y+) - l(y-) - 1 / (2 beta))^2
 
@@ -139,7 +139,7 @@ def ipo_summed(pairs: PairLogprobs, *, beta: float) -> Tensor:
         [B]; 1 / (4 beta^2) where policy and reference agree.
 
     Source:
-        Azar et al. 2023, eq. 17 to the letter, https://arxiv.org/abs/2310.12036
+        Azar et al. 2023, eq. 17, taken literally, https://arxiv.org/abs/2310.12036
     """
     return (_difference(pairs.logratios()) - 1 / (2 * beta)) ** 2
 
@@ -151,7 +151,7 @@ def hinge(pairs: PairLogprobs, *, beta: float) -> Tensor:
 
     Args:
         pairs: needs the reference.
-        beta: > 0; the loss is 0 from a difference of 1 / beta nats on.
+        beta: > 0; the loss is 0 for differences of at least 1 / beta nats.
 
     Returns:
         [B]; 1 where policy and reference agree.
@@ -169,12 +169,12 @@ def simpo(pairs: PairLogprobs, *, beta: float, gamma: float) -> Tensor:
         loss = -log sigmoid(beta * (a(y+) - a(y-)) - gamma)
 
     Args:
-        pairs: the reference is not looked at.
-        beta: > 0, per nat and token; 2.0 to 10 in the paper.
+        pairs: the reference is not used.
+        beta: > 0, scale of the mean log-probabilities; 2.0 to 10 in the paper.
         gamma: >= 0, in units of beta times nats per token, so that gamma / beta is the margin.
 
     Returns:
-        [B]; ln(1 + e^gamma) where both responses are as likely per token.
+        [B]; ln(1 + e^gamma) if both responses have the same mean log-probability.
 
     Source:
         Meng et al. 2024, eq. 6, https://arxiv.org/abs/2405.14734
@@ -183,7 +183,7 @@ def simpo(pairs: PairLogprobs, *, beta: float, gamma: float) -> Tensor:
 
 
 def orpo(pairs: PairLogprobs, *, beta: float) -> Tensor:
-    """Odds ratio preference optimisation: the chosen response's NLL plus a push on the odds.
+    """Odds ratio preference optimisation: the chosen response's NLL plus a log odds ratio.
 
         odds(y) = exp(a(y)) / (1 - exp(a(y)))
         loss = -a(y+) - beta * log sigmoid(log odds(y+) - log odds(y-))
@@ -191,7 +191,7 @@ def orpo(pairs: PairLogprobs, *, beta: float) -> Tensor:
     The NLL is the mean over the response's tokens and then over the pairs.
 
     Args:
-        pairs: the reference is not looked at.
+        pairs: the reference is not used.
         beta: >= 0, the paper's lambda.
 
     Returns:
@@ -212,7 +212,7 @@ def dpo_norm(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Ten
 
     Args:
         pairs: needs the reference.
-        beta: > 0, per nat and token: about 50 times that of `dpo`; 5 in the paper.
+        beta: > 0, scale of the log-ratios per token: about 50 times that of `dpo`; 5 in the paper.
         label_smoothing: eps in [0, 0.5), the assumed share of flipped labels.
 
     Returns:
@@ -226,15 +226,15 @@ def dpo_norm(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Ten
 
 
 def chosen_nll(pairs: PairLogprobs) -> Tensor:
-    """Negative log-likelihood of the chosen response per token: the term that keeps it likely.
+    """Mean negative log-likelihood of the chosen response; as an added term it keeps it likely.
 
         nll = -a(y+)          loss + nll_coef * nll
 
     Args:
-        pairs: the reference is not looked at.
+        pairs: the reference is not used.
 
     Returns:
-        [B] nats per token; the mean over pairs weighs every response alike, whatever its length.
+        [B] nats per token; in the mean over pairs all responses have equal weight, for any length.
 
     Source:
         Pang et al. 2024 (RPO), eq. 1, https://arxiv.org/abs/2404.19733;
@@ -245,12 +245,12 @@ def chosen_nll(pairs: PairLogprobs) -> Tensor:
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """A row of `PREFERENCE_LOSSES`.
+    """An entry of `PREFERENCE_LOSSES`.
 
     Attributes:
-        function: (pairs, **hyperparameters) -> [B]; every one has a `beta`.
-        needs_reference: whether `ref_chosen` and `ref_rejected` are looked at.
-        is_length_normalised: whether log-probabilities count per token of the response.
+        function: (pairs, **hyperparameters) -> [B]; every function has a `beta`.
+        needs_reference: whether `ref_chosen` and `ref_rejected` are used.
+        is_length_normalised: whether log-probabilities are averaged over the response's tokens.
         description: one line.
     """
 
@@ -263,14 +263,14 @@ class PreferenceLoss:
 def implicit_rewards(
     loss: PreferenceLoss, pairs: PairLogprobs, *, beta: float
 ) -> tuple[Tensor, Tensor]:
-    """Give both responses the rewards whose difference the loss looks at.
+    """Compute the implicit rewards of both responses; the loss depends on their difference.
 
         beta * l(y),  beta * l(y) / |y|  or, without a reference,  beta * a(y)
 
     Args:
-        loss: row of `PREFERENCE_LOSSES`; its facts choose the formula.
-        pairs: with the reference if the row needs one.
-        beta: the loss's own.
+        loss: entry of `PREFERENCE_LOSSES`; its attributes choose the formula.
+        pairs: with the reference if the loss needs one.
+        beta: beta of the loss.
 
     Returns:
         chosen [B] and rejected [B], without gradient.
@@ -303,6 +303,6 @@ def _difference(both: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _log_odds(mean_logprob: Tensor) -> Tensor:
-    # At a mean of exactly 0 the odds are infinite; the largest finite ones keep NaN out.
+    # At a mean of exactly 0 the odds are infinite; the largest finite value prevents NaN.
     below_zero = mean_logprob.clamp(max=-torch.finfo(mean_logprob.dtype).eps)
     return below_zero - torch.log(-torch.expm1(below_zero))

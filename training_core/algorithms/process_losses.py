@@ -1,7 +1,7 @@
 """Losses on the steps of a solution, one number per step. Shapes: N steps, K label tokens.
 
-A label is the probability that the step is right: 0 or 1 where a person has judged it (hard), any
-number between where it is an estimate, as the share of continuations that reach the answer (soft).
+A label is the probability that the step is right. Hard labels are 0 or 1, e.g. from a person. Soft
+labels are between, e.g. the share of continuations that reach the correct answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, logsigmoid
 
 
 def step_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of a scalar head at each step's end.
+    """Binary cross-entropy of a scalar head at the end of each step.
 
         loss = -p * log sigmoid(z) - (1 - p) * log sigmoid(-z)
 
@@ -24,7 +24,7 @@ def step_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         labels: [N] float p in [0, 1].
 
     Returns:
-        [N] nats; ln 2 at z = 0 whatever the label.
+        [N] nats; ln 2 at z = 0 for any label.
 
     Source:
         Lightman et al. 2023, section 2.6, https://arxiv.org/abs/2305.20050;
@@ -39,13 +39,13 @@ def label_token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         loss = -sum_k p_k * log softmax(z)_k
 
     Args:
-        logits: [N, K] of the label tokens alone: hidden state times the K rows of the output
-            embedding, so that the vocabulary's logits are never made. All V rows are allowed, too.
-        labels: [N] int64, which of the K tokens is right, or [N, K] float, rows that sum to 1;
-            `soft_label_rows` makes them for two tokens.
+        logits: [N, K], only of the label tokens: hidden state times K rows of the output embedding.
+            The logits of the full vocabulary are then not needed, but allowed.
+        labels: [N] int64, index of the correct token, or [N, K] float, rows that sum to 1;
+            `soft_label_rows` makes such rows for two tokens.
 
     Returns:
-        [N] nats; ln K where all tokens are as likely.
+        [N] nats; ln K if all tokens are equally likely.
 
     Source:
         OpenRLHF's process reward model; Wang et al. 2023, https://arxiv.org/abs/2312.08935
@@ -54,7 +54,7 @@ def label_token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def soft_label_rows(labels: Tensor) -> Tensor:
-    """Turn probabilities that a step is right into targets for two label tokens.
+    """Convert probabilities that a step is right to targets for two label tokens.
 
         p  ->  [p, 1 - p]
 
@@ -71,7 +71,7 @@ def soft_label_rows(labels: Tensor) -> Tensor:
 
 
 def step_probabilities(logits: Tensor) -> Tensor:
-    """Read the probability that a step is right off a scalar head.
+    """Compute the probability that a step is right from a scalar head.
 
     Args:
         logits: [N].
@@ -86,7 +86,7 @@ def step_probabilities(logits: Tensor) -> Tensor:
 
 
 def label_token_probabilities(logits: Tensor) -> Tensor:
-    """Read the probability that a step is right off the label tokens.
+    """Compute the probability that a step is right from the label tokens.
 
     Args:
         logits: [N, K], the token for "right" first.
@@ -102,14 +102,14 @@ def label_token_probabilities(logits: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ProcessLoss:
-    """A row of `PROCESS_LOSSES`.
+    """An entry of `PROCESS_LOSSES`.
 
     Attributes:
         function: (logits, targets) -> [N].
-        targets: labels [N] in [0, 1] -> what `function` takes.
+        targets: labels [N] in [0, 1] -> targets of `function`.
         probabilities: logits -> [N], the process reward.
-        needs_scalar_head: logits are [N] of a scalar head; else [N, 2] of the language model's own
-            head at two label tokens, "right" first.
+        needs_scalar_head: True for logits [N] of a scalar head, False for logits [N, 2] of the
+            language model's head at two label tokens, "right" first.
         description: one line.
     """
 

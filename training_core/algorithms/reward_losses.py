@@ -1,4 +1,4 @@
-"""Losses that fit a reward to pairs, one number per pair. Shapes: B pairs."""
+"""Losses of reward models on pairs, one number per pair. Shapes: B pairs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def bradley_terry(
     *,
     centering_coef: float,
 ) -> Tensor:
-    """Negative log-likelihood of the preferences, plus a pull of each pair's mean reward towards 0.
+    """Negative log-likelihood of the preferences, plus a term that keeps rewards near 0.
 
         loss = -log sigmoid(r+ - r- - margin) + centering_coef * (r+ + r-)^2
 
     Args:
         reward_chosen: [B] r+.
         reward_rejected: [B] r-.
-        margin: [B] >= 0, or a number; by how much the pair was rated apart, in units of reward.
+        margin: [B] >= 0, or a number; rated distance of the two responses, in units of the reward.
         centering_coef: >= 0.
 
     Returns:
-        [B]; a large wrong difference does not overflow.
+        [B]; it does not overflow for large differences.
 
     Source:
         Ouyang et al. 2022, eq. 1, https://arxiv.org/abs/2203.02155;
@@ -45,12 +45,13 @@ def log_exp(
     *,
     centering_coef: float,
 ) -> Tensor:
-    """Log-exp loss: `bradley_terry` under the name that OpenRLHF's users know.
+    """Log-exp loss: OpenRLHF's name for `bradley_terry`.
 
         loss = log(1 + exp(r- - r+ + margin)) + centering_coef * (r+ + r-)^2
 
-    Since -log sigmoid(x) = log(1 + exp(-x)), both rows give the same numbers. OpenRLHF evaluates
-    this one as written, which overflows from a difference of 89 in float32 on, and ignores margins.
+    Since -log sigmoid(x) = log(1 + exp(-x)), both functions give the same numbers. OpenRLHF
+    computes this formula as written, which overflows in float32 for differences of at least 89,
+    and it ignores margins.
 
     Args:
         reward_chosen: [B] r+.
