@@ -215,24 +215,22 @@ def plain_twin(model: Any) -> Any:
 
 
 def save_adapter(model: Any, directory: Path, *, base: str = "") -> None:
-    """Save the adapter alone, in peft's format: `PeftModel.from_pretrained(base, directory)`.
+    """Save only the adapter, in peft's format: `PeftModel.from_pretrained(base, directory)`.
 
-    A scalar head that is trained beside it is saved with it.
+    A scalar head that is trained with it is saved, too.
 
     Args:
         model: with an adapter inside.
         directory: gets adapter_config.json and adapter_model.safetensors.
-        base: what the adapter belongs to, as `base_model_name_or_path`.
+        base: base model of the adapter, written as `base_model_name_or_path`.
 
     Raises:
-        ConfigError: if `directory` holds a full model: transformers would put the adapter on top of
-            weights that contain it already.
+        ConfigError: if `directory` holds a full model, because transformers would apply the adapter
+            to weights that contain it already.
         StorageFullError: if the disk is full.
     """
     if (directory / "config.json").exists():
-        raise ConfigError(
-            f"{directory} holds a full model; save its adapter in a folder of its own"
-        )
+        raise ConfigError(f"{directory} holds a full model; save the adapter in another folder")
     state = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
     heads = [name for name, _ in model.named_children() if name in SCALAR_HEADS]
     for head in heads:
