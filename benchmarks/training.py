@@ -33,7 +33,14 @@ import torch
 from training_rows import ROWS, load_texts, start
 from training_trl import Task, Variant
 
-from stages.batches.micro_batches import Examples, Pairs, micro_batches, over_all, sharing_pays
+from stages.batches.micro_batches import (
+    Collator,
+    Examples,
+    Pairs,
+    micro_batches,
+    over_all,
+    sharing_pays,
+)
 from stages.batches.unpaired_batches import UnpairedExamples, unpaired_batches
 from stages.configs.training_config import TrainingConfig
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
@@ -47,7 +54,7 @@ from training_core.models.scalar_head import sequence_scores
 from training_core.objectives.preference import pairwise_reward, preference
 from training_core.objectives.supervised import supervised
 from training_core.objectives.unpaired import unpaired
-from training_core.types import Batch, Example, Pair, UnpairedExample
+from training_core.types import Batch, Example, MicroBatch, Pair, UnpairedExample
 
 LEARNING_RATE = 1e-4
 BETA = 0.1
@@ -219,7 +226,7 @@ class _Work:
     def dpo(self) -> Prepared:
         """As stages/dpo.py."""
         row, pairs = PREFERENCE_LOSSES["dpo"], self._pairs(sequence_logprobs)
-        known = self._reference(pairs, lambda batch: batch.batch)
+        known = self._reference(pairs)
         loss = partial(row.function, beta=BETA, label_smoothing=0.0)
         objective = preference(loss, partial(implicit_rewards, row, beta=BETA))
         known_pairs = replace(pairs, ref_logprobs=known)
@@ -233,7 +240,7 @@ class _Work:
             for (example, _), label in zip(self.items, self.labels, strict=True)
         ]
         rated = UnpairedExamples(rows, self.pad_id, CPU, mismatched=mismatched)
-        known = self._reference(rated.with_mismatched(), lambda batch: batch)
+        known = self._reference(rated.with_mismatched())
         loss = partial(kto, beta=BETA, desirable_weight=1.0, undesirable_weight=1.0)
         rated = replace(rated, ref_logprobs=known)
         batch_of = unpaired_batches(self.model, rated, self.training, mismatched_kl, seed=SEED)
@@ -244,11 +251,11 @@ class _Work:
         shares = sharing_pays(self.model, pairs, self.pad_id, measure)
         return Pairs(pairs, self.pad_id, CPU, shares_prompts=shares)
 
-    def _reference(self, collator: Any, batch_of: Callable[[Any], Batch]) -> torch.Tensor:
+    def _reference(self, collator: Collator[MicroBatch]) -> torch.Tensor:
         """Log-probabilities before the first step."""
         return over_all(
             collator,
-            lambda batch: sequence_logprobs(self.model, batch_of(batch)),
+            lambda batch: sequence_logprobs(self.model, batch.batch),
             budget_tokens=self.training.micro_batch_tokens,
             columns=2,
         )

@@ -38,7 +38,7 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     recipe = open_recipe("promote", preset, overrides)
     registry, name = recipe.connections.registry, recipe.policy_name
     reference = f"models:/{name}/{version}" if version.isdigit() else f"models:/{name}@{version}"
-    target = registry.resolve(reference)
+    target = registry.models.resolve(reference)
     if action == "rollback":
         based_on, _ = read_champion(recipe.connections, name)
         roll_back(
@@ -60,8 +60,8 @@ def _weigh(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str
         recipe.config.name,
     )
     candidate = stage_ref_of(target, connections)
-    sft = stage_ref_of(registry.resolve(f"models:/{name}.policy@sft"), connections)
-    newest_reward_model = registry.resolve(f"models:/{name}.reward-model@reward_model")
+    sft = stage_ref_of(registry.models.resolve(f"models:/{name}.policy@sft"), connections)
+    newest_reward_model = registry.models.resolve(f"models:/{name}.reward-model@reward_model")
     reward_model = stage_ref_of(newest_reward_model, connections)
     evaluation = recipe.run(
         "evaluation",

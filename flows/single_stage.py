@@ -47,7 +47,7 @@ def stage(
 def _resolve(recipe: Recipe, role: str, name: str) -> StageRef:
     connections = recipe.connections
     if name.startswith("models:/"):
-        return stage_ref_of(connections.registry.resolve(name), connections)
+        return stage_ref_of(connections.registry.models.resolve(name), connections)
     stage_name, _, key = name.partition("/")
     manifest = connections.store.find(stage_name, key)
     if manifest is None:

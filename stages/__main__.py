@@ -1,18 +1,83 @@
-"""Run one stage in this process: `python -m stages <attempt directory>/request.json`.
+"""Run one stage in this process.
 
-This is the entrypoint of every Ray job, and also what a person starts under a debugger. The attempt
-directory is the one that holds the request. The exit code says why it ended; see `ExitCode`.
+    python -m stages <attempt directory>/request.json
+    python -m stages dpo config.yaml --input policy=DIR --input reference=DIR --out DIR
+
+The first is what a Ray job types; a flow has written the request. The second is for a person, e.g.
+under a debugger: it needs no flow, store or service, and typed again it resumes. The exit code says
+why it ended; see `stages.runtime.exit_codes`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from stages.catalog import STAGES
 from stages.runtime.process import run_request
+from stages.runtime.standalone import run_standalone
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says.
+
+    Args:
+        arguments: of the command line; None takes this process's own.
+
+    Returns:
+        The exit code.
+    """
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    is_request = given.what.endswith(".json") or Path(given.what).is_file()
+    if given.config is None and is_request:
+        if given.input or given.out:
+            parser.error("--input and --out go with a stage's name; a request.json says both")
+        return run_request(Path(given.what))
+    if given.config is None:
+        parser.error(f"expected a request.json, or a stage and its config, found '{given.what}'")
+    inputs = dict(given.input)
+    if len(inputs) < len(given.input):
+        parser.error("--input is given twice for one role")
+    return run_standalone(given.what, given.config, inputs, given.out or Path(f"{given.what}-out"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m stages",
+        description=__doc__,
+        epilog=f"stages: {', '.join(STAGES)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("what", help="request.json of an attempt, or the name of a stage")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        type=Path,
+        help="YAML of the stage's config; paths start from its folder",
+    )
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        type=_role_and_directory,
+        metavar="ROLE=DIR",
+        help="what an earlier stage made, e.g. policy=./sft-out/artifact; may be repeated",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the result (default: ./<stage>-out)"
+    )
+    return parser
+
+
+def _role_and_directory(text: str) -> tuple[str, Path]:
+    role, equals, directory = text.partition("=")
+    if not (role and equals and directory):
+        raise argparse.ArgumentTypeError(f"expected ROLE=DIR, found '{text}'")
+    return role, Path(directory)
+
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m stages", description=__doc__)
-    parser.add_argument("request", type=Path, help="request.json of an attempt at a stage")
-    sys.exit(run_request(parser.parse_args().request))
+    sys.exit(main())

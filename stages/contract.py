@@ -1,4 +1,4 @@
-"""What every stage agrees on: Config, Inputs, Context, Result, and how a process ends.
+"""What every stage agrees on: Config, Inputs, Context, Result, and its record.
 
 A stage is one page with a `Config`, and `run(config, inputs, context) -> Result`. It knows neither
 Prefect nor MLflow.
@@ -6,36 +6,17 @@ Prefect nor MLflow.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from stages.configs.block import StageConfig
+from stages.attempt import Attempt
+from stages.configs.stage_record import ArtifactKind
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.errors import ConfigError
 
 T = TypeVar("T")
-
-ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "dataset", "evaluation"]
-RowsName = Literal[
-    "demonstrations", "texts", "preferences", "unpaired_responses", "solutions", "prompts"
-]
-
-
-class ExitCode(IntEnum):
-    """Why a stage's process ended; the task that follows it retries only what is transient."""
-
-    DONE = 0
-    LOST_THE_RACE = 10
-    BAD_INPUT = 20
-    NON_FINITE = 30
-    MISMATCH = 31
-    DISK_FULL = 40
-    TRANSIENT = 75
-    STOPPED = 143
 
 
 class MetricSink(Protocol):
@@ -59,8 +40,8 @@ class Context:
     """What a stage is given besides its config and inputs.
 
     Attributes:
-        attempt_dir: this attempt's own directory; checkpoints and the artifact go below it.
-        earlier_attempts: directories of earlier attempts at the same key, newest first; read only.
+        attempt: this attempt; checkpoints and the artifact go below its directory.
+        earlier_attempts: at the same key, newest first; read only.
         sink: where curves and progress go.
         should_stop: becomes true after SIGTERM; a training stage then saves and raises
             `StoppedError`.
@@ -70,9 +51,9 @@ class Context:
         dist_info: this process among those that run the stage together.
     """
 
-    attempt_dir: Path
+    attempt: Attempt
     sink: MetricSink
-    earlier_attempts: tuple[Path, ...] = ()
+    earlier_attempts: tuple[Attempt, ...] = ()
     should_stop: Callable[[], bool] = lambda: False
     input_digests: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
@@ -81,14 +62,12 @@ class Context:
     @property
     def artifact_dir(self) -> Path:
         """Where the stage leaves what it made; of several ranks the first one's is kept."""
-        own = self.attempt_dir
-        of_rank = own if self.dist_info.is_first else own / f"rank-{self.dist_info.rank}"
-        return of_rank / "artifact"
+        return self.attempt.of_rank(self.dist_info.rank).artifact
 
     @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
         """Directories that may hold checkpoints of this stage, this attempt's own first."""
-        return tuple(d / "checkpoints" for d in (self.attempt_dir, *self.earlier_attempts))
+        return tuple(a.checkpoints for a in (self.attempt, *self.earlier_attempts))
 
 
 @dataclass(frozen=True)
@@ -121,62 +100,3 @@ def resolve_source(field: str, configured: T | None, role: str, inputs: Inputs) 
     if chosen is None:
         raise ConfigError(f"set `{field}`, or give the input '{role}' from the graph")
     return chosen
-
-
-@dataclass(frozen=True)
-class DatasetUse:
-    """What a stage does with a dataset that its config names.
-
-    Attributes:
-        rows: what a row is; a config with a field `rows` says it itself.
-        is_trained_on: whether the stage, or a later stage through what this one makes, learns from
-            these rows. Evaluation on them would then prove nothing.
-    """
-
-    rows: RowsName
-    is_trained_on: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StageSpec:
-    """The record of a stage: everything that flows, tasks, registry and report know of it.
-
-    Attributes:
-        name: the stage's name, as in the store, in job ids and on the command line; its page is
-            the module `stages.<name>`.
-        version: raised when the stage's results change for an unchanged config; part of the stage
-            key.
-        config: what a person writes.
-        makes: kind of the artifact.
-        required: kind of each input that must be given, by role.
-        optional: kind of each input that may be given, by role.
-        families: kind of further inputs by the beginning of their roles, e.g. `policy_`; any number
-            of them may be given.
-        reads: the datasets that its config names, by field.
-        trains: whether it runs the training loop.
-        headline: its line in the report; `{metric}` is the number, `{before->after}` a change.
-        curves: title of each curve that the report draws, by metric.
-    """
-
-    name: str
-    version: int
-    config: type[StageConfig]
-    makes: ArtifactKind
-    required: Mapping[str, ArtifactKind] = field(default_factory=dict)
-    optional: Mapping[str, ArtifactKind] = field(default_factory=dict)
-    families: Mapping[str, ArtifactKind] = field(default_factory=dict)
-    reads: Mapping[str, DatasetUse] = field(default_factory=dict)
-    trains: bool = False
-    headline: str = ""
-    curves: Mapping[str, str] = field(default_factory=dict)
-
-    def kind_of(self, role: str) -> ArtifactKind | None:
-        """Return the kind of the input `role`, or None if the stage does not take it."""
-        for start, kind in self.families.items():
-            if role.startswith(start):
-                return kind
-        return self.required.get(role) or self.optional.get(role)
-
-    def run(self, config: StageConfig, inputs: Inputs, context: Context) -> Result:
-        """Run the stage in this process; its page is imported now, because it loads torch."""
-        return importlib.import_module(f"stages.{self.name}").run(config, inputs, context)

@@ -19,12 +19,9 @@ from stages.sampling.selection import without_repeats
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
 from stages.training.heldout_metrics import pair_metrics
-from stages.training.reference_logprobs import Reference
-from training_core.algorithms.preference_losses import (
-    PREFERENCE_LOSSES,
-    PairLogprobs,
-    implicit_rewards,
-)
+from stages.training.reference_logprobs import Reference, reference_of
+from training_core.algorithms.pair_logprobs import PairLogprobs
+from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.data import chat
 from training_core.errors import ConfigError, MismatchError
 from training_core.models import hub
@@ -45,9 +42,9 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen implicit reward is larger), and
     with `eval_data` `heldout_accuracy`, `heldout_margin`, and both before training.
     """
-    row = PREFERENCE_LOSSES[config.loss.name]
+    row = PREFERENCE_LOSSES[config.loss.row]
     if row.needs_reference and "reference" not in inputs:
-        raise ConfigError(f"loss '{config.loss.name}' needs the input 'reference'; give one")
+        raise ConfigError(f"loss '{config.loss.row}' needs the input 'reference'; give one")
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
     rows, repeated = _rows(config, inputs)
@@ -62,17 +59,16 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     train, test = (Pairs(some, pad_id, policy.device, shares, packs) for some in (pairs, heldout))
     budget = config.training.micro_batch_tokens
     if row.needs_reference:
-        reference = Reference(policy, inputs, config.model, config.seed, context)
+        reference = reference_of(policy, inputs, config.model, config.seed, context)
         train, test = (_with_reference(each, reference, budget) for each in (train, test))
     if row.needs_reference and inputs["policy"] == inputs["reference"]:
         _require_no_preference_yet(policy, train, context, budget)
 
     rewards = partial(implicit_rewards, row, beta=config.loss.beta)
-    loss = partial(row.function, **config.loss.model_dump(exclude={"name"}))
+    loss = partial(row.function, **config.loss.hyperparameters)
     objective = balanced(
         preference(loss, rewards, nll_coef=config.nll_coef),
         config.model.moe_aux_loss_coef,
-        batch_of=lambda batch: batch.batch,
         weights=each_counts(0.5),
     )
 
@@ -118,7 +114,6 @@ def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
     sums = reference.logprobs(
         pairs,
         [side for pair in pairs.pairs for side in (pair.chosen, pair.rejected)],
-        batch_of=lambda batch: batch.batch,
         columns=2,
         budget_tokens=budget,
     )

@@ -15,7 +15,7 @@ from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import unpaired_responses
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
-from stages.training.reference_logprobs import Reference
+from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
 from training_core.models import hub
@@ -42,7 +42,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
 
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
-    reference = Reference(policy, inputs, config.model, config.seed, context)
+    reference = reference_of(policy, inputs, config.model, config.seed, context)
     budget = config.training.micro_batch_tokens
     train, test = (
         _with_reference(_unpaired(some, pad_id, config), reference, budget)
@@ -52,7 +52,6 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     objective = balanced(
         unpaired(loss, beta=config.loss.beta),
         config.model.moe_aux_loss_coef,
-        batch_of=lambda batch: batch.batch,
         weights=each_counts(1.0),
     )
 
@@ -100,7 +99,6 @@ def _with_reference(rated: UnpairedExamples, reference: Reference, budget: int) 
     sums = reference.logprobs(
         both,
         [side for group in both.groups for side in group],
-        batch_of=lambda batch: batch,
         columns=2,
         budget_tokens=budget,
     )

@@ -44,7 +44,6 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
         balanced(
             process_reward(step_cross_entropy),
             config.model.moe_aux_loss_coef,
-            batch_of=lambda batch: batch.batch,
         ),
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(solutions),

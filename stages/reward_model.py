@@ -54,7 +54,6 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         balanced(
             pairwise_reward(loss),
             config.model.moe_aux_loss_coef,
-            batch_of=lambda batch: batch.batch,
             weights=each_counts(0.5),
         ),
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),

@@ -5,27 +5,11 @@ from __future__ import annotations
 from prefect import Task
 from prefect.client.schemas.objects import State, TaskRun
 
-from stages.contract import ExitCode
+from stages.attempt import Attempt
 from stages.runtime.error_record import read_error
+from stages.runtime.exit_codes import ending_of
 from stages.runtime.ray_cluster import JobInfo
-from tasks.submission import Attempt
-from training_core.errors import (
-    InputError,
-    MismatchError,
-    NonFiniteError,
-    RatchetError,
-    StorageFullError,
-    TransientError,
-)
-
-PERMANENT: dict[int, type[RatchetError]] = {
-    ExitCode.BAD_INPUT: InputError,
-    ExitCode.NON_FINITE: NonFiniteError,
-    ExitCode.MISMATCH: MismatchError,
-    ExitCode.DISK_FULL: StorageFullError,
-}
-PYTHON_ERROR = 1
-"""Exit code of an uncaught exception: a bug or a missing package, which another try meets again."""
+from training_core.errors import RatchetError, TransientError
 
 
 def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
@@ -34,17 +18,20 @@ def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
     Returns:
         A permanent error for what a person has to mend, else a `TransientError`.
     """
-    recorded = read_error(attempt.directory)
-    where = f"{attempt.job_id} (log: {attempt.directory / 'log.txt'})"
+    recorded = read_error(attempt)
+    where = f"{attempt.job_id} (log: {attempt.log})"
     if recorded:
-        kind = PERMANENT.get(int(recorded["code"]), TransientError)
+        ending = ending_of(int(recorded["code"]))
+        kind = ending.becomes if ending else TransientError
         return kind(f"{recorded['kind']}: {recorded['message']} [{where}]")
-    if kind := PERMANENT.get(info.exit_code or ExitCode.DONE):  # a full disk takes no error.json
-        return kind(f"{where} ended with exit code {info.exit_code}: {info.message}")
-    if info.exit_code == PYTHON_ERROR:
-        return InputError(f"{where} ended with an uncaught error: {info.message}")
-    return TransientError(
-        f"{where} was lost: status {info.status}, exit code {info.exit_code}. {info.message}"
+    ending = ending_of(info.exit_code)
+    if ending is None or ending.is_transient:
+        return TransientError(
+            f"{where} was lost: status {info.status}, exit code {info.exit_code}. {info.message}"
+        )
+    # e.g. a full disk, which takes no error.json
+    return ending.becomes(
+        f"{where} ended with exit code {info.exit_code} ({ending.words}): {info.message}"
     )
 
 

@@ -9,15 +9,17 @@ import json
 import time
 from logging import Logger, LoggerAdapter
 from pathlib import Path
-from typing import Any
+from typing import cast
+from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
 from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from stages.runtime.store import Request
 from tasks.registry import Registry
-from tasks.submission import Attempt, is_alive
+from tasks.submission import is_alive
 from training_core.errors import TransientError
 
 POLL_SECONDS = 0.5
@@ -25,7 +27,7 @@ MIRROR_SECONDS = 3.0
 PENDING_SECONDS = 10.0
 """A job that waits longer than this for the cluster says so."""
 
-RunLogger = Logger | LoggerAdapter[Any]
+RunLogger = Logger | LoggerAdapter[Logger]
 
 
 def follow(
@@ -55,8 +57,8 @@ def follow(
     Raises:
         TransientError: if the cluster does not answer and the process does not beat.
     """
-    tail = LogTail(attempt.directory / "log.txt")
-    progress = ProgressBar(attempt.directory / "progress.json", step)
+    tail = LogTail(attempt.log)
+    progress = ProgressBar(attempt.progress, step)
     notice = PendingNotice(attempt.job_id, resources)
     while True:
         info = _poll(attempt, cluster)
@@ -75,10 +77,10 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
     try:
         info = cluster.info(attempt.job_id)
     except TransientError:
-        if is_alive(attempt.directory):
+        if is_alive(attempt):
             return JobInfo(JobStatus.RUNNING)
         raise
-    if info.status is JobStatus.UNKNOWN and is_alive(attempt.directory):
+    if info.status is JobStatus.UNKNOWN and is_alive(attempt):
         return JobInfo(JobStatus.RUNNING)
     return info
 
@@ -131,8 +133,8 @@ class ProgressBar:
     def __init__(self, path: Path, step: str) -> None:
         self._path = path
         self._key = f"{step.replace('_', '-')}-progress"
-        self._artifact: Any = None
-        self._shown: dict[str, Any] = {}
+        self._artifact: UUID | None = None
+        self._shown: dict[str, object] = {}
 
     def refresh(self) -> None:
         """Update the artifact if the file has changed."""
@@ -143,9 +145,8 @@ class ProgressBar:
             return
         percent = 100.0 * now["done"] / max(1, now["total"])
         if self._artifact is None:
-            self._artifact = create_progress_artifact(
-                percent, key=self._key, description=now["text"]
-            )
+            made = create_progress_artifact(percent, key=self._key, description=now["text"])
+            self._artifact = cast(UUID, made)  # a coroutine only where the caller is one
         else:
             text = f"{now['done']} of {now['total']}: {now['text']}"
             update_progress_artifact(self._artifact, percent, description=text)
@@ -159,7 +160,7 @@ class CurveMirror:
         self, registry: Registry, attempt: Attempt, request: Request, lifecycle: str
     ) -> None:
         self._registry, self._request, self._lifecycle = registry, request, lifecycle
-        self._path = attempt.directory / "metrics.jsonl"
+        self._attempt, self._path = attempt, attempt.metrics
         self._next = 0.0
         self._run_id: str | None = None
 
@@ -169,7 +170,7 @@ class CurveMirror:
             return
         try:
             self._run_id = self._run_id or self._find_run()
-            self._registry.mirror_metrics(self._run_id, self._path)
+            self._registry.runs.mirror_metrics(self._run_id, self._path)
             self._next = time.monotonic() + MIRROR_SECONDS
         except TransientError as error:
             log.warning("curves wait in %s: %s", self._path.name, error)
@@ -177,10 +178,10 @@ class CurveMirror:
 
     def _find_run(self) -> str:
         request = self._request
-        return self._registry.run_for(
+        return self._registry.runs.run_for(
             self._lifecycle,
             request.stage,
             request.step,
             request.key,
-            attempt=self._path.parent.name,
+            attempt=self._attempt.name,
         )

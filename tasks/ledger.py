@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -47,7 +47,7 @@ class Promotion(BaseModel):
     target: int
     based_on: int
     verdict: str
-    evidence: dict[str, Any]
+    evidence: dict[str, object]
     decided_by: str
     reason: str
     at: float
@@ -69,7 +69,7 @@ def fold(entries: Iterable[Entry]) -> list[Promotion]:
 
 def history(registry: Registry, name: str) -> list[Promotion]:
     """Return the valid promotions of a registered model, oldest first."""
-    return fold(registry.entries(_ledger_of(name)))
+    return fold(registry.models.entries(_ledger_of(name)))
 
 
 def champion(registry: Registry, name: str) -> Promotion | None:
@@ -154,8 +154,8 @@ def rollback(
 
 def heal(registry: Registry, name: str) -> None:
     """Make the aliases `champion` and `previous` what the ledger says."""
-    registry.hold_alias(name, "champion", lambda: _champion_target(history(registry, name)))
-    registry.hold_alias(name, "previous", lambda: _previous_target(history(registry, name)))
+    registry.models.hold_alias(name, "champion", lambda: _champion_target(history(registry, name)))
+    registry.models.hold_alias(name, "previous", lambda: _previous_target(history(registry, name)))
 
 
 def _ledger_of(name: str) -> str:
@@ -168,9 +168,9 @@ def _decide(registry: Registry, name: str, tags: Mapping[str, str]) -> Promotion
     if _made(before, decision) is None:
         if int(tags["based_on"]) != (before[-1].number if before else 0):
             raise _conflict(name, tags, before)
-        ref = registry.resolve(f"models:/{name}/{tags['target']}")
+        ref = registry.models.resolve(f"models:/{name}/{tags['target']}")
         verify(registry.store, ref)
-        registry.append(_ledger_of(name), ref.uri, {**tags, "decision": decision})
+        registry.models.append(_ledger_of(name), ref.uri, {**tags, "decision": decision})
     heal(registry, name)
     after = history(registry, name)
     made = _made(after, decision)

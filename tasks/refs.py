@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.contract import ArtifactKind
+from stages.configs.stage_record import ArtifactKind
 from stages.runtime.store import Manifest
 
 

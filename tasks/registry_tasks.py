@@ -138,7 +138,7 @@ def champion_of(connections: Connections, name: str) -> tuple[int, ModelVersionR
     if entry is None:
         return 0, None
     ledger.heal(connections.registry, name)
-    return entry.number, connections.registry.resolve(f"models:/{name}/{entry.target}")
+    return entry.number, connections.registry.models.resolve(f"models:/{name}/{entry.target}")
 
 
 def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef:

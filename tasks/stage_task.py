@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ from prefect.states import Completed
 
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
-from stages.contract import StageSpec
+from stages.configs.stage_record import StageRecord
 from stages.runtime.sources import digests_of_sources
 from stages.runtime.stage_key import stage_key
 from stages.runtime.store import Manifest, Request
 from tasks.connections import Connections
 from tasks.failures import failure_of, is_transient
-from tasks.follow import CurveMirror, follow
+from tasks.follow import CurveMirror, RunLogger, follow
 from tasks.refs import StageRef, ref_of
 from tasks.submission import attach_or_submit, join_waiters, leave_waiters
 from training_core.errors import ConfigError, IntegrityError
@@ -53,7 +52,7 @@ class StageJob:
     is_forced: bool = False
 
     @property
-    def spec(self) -> StageSpec:
+    def spec(self) -> StageRecord:
         """The row of the stage table whose page the config comes from."""
         return stage_of(self.config)
 
@@ -67,12 +66,12 @@ def request_for(job: StageJob, connections: Connections) -> Request:
         IntegrityError: if an input is no longer in the store.
     """
     spec = job.spec
-    if missing := set(spec.required) - set(job.inputs):
-        raise ConfigError(
-            f"step '{job.step}': stage '{spec.name}' needs the input {sorted(missing)}"
-        )
+    try:
+        spec.require_roles(job.inputs)
+    except ConfigError as error:
+        raise ConfigError(f"step '{job.step}': {error}") from error
     for role, ref in job.inputs.items():
-        _require_fitting(job, role, ref)
+        _require_kind(job, role, ref)
     digests = {role: ref.digest for role, ref in job.inputs.items()} | digests_of_sources(
         job.config
     )
@@ -108,7 +107,7 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
     return ref_of(manifest, job.step, is_reused=False)
 
 
-def _run(job: StageJob, request: Request, connections: Connections, log: Any) -> Manifest:
+def _run(job: StageJob, request: Request, connections: Connections, log: RunLogger) -> Manifest:
     waiter = str(flow_run.id)
     join_waiters(connections.store, request, waiter)
     resources = job.config.resources
@@ -127,15 +126,8 @@ def _run(job: StageJob, request: Request, connections: Connections, log: Any) ->
     return manifest
 
 
-def _require_fitting(job: StageJob, role: str, ref: StageRef) -> None:
-    spec = job.spec
-    roles = (*spec.required, *spec.optional)
-    kind = spec.kind_of(role)
-    if kind is None:
-        near = get_close_matches(role, roles, n=1)
-        known = ", ".join((*roles, *(f"{family}<name>" for family in spec.families)))
-        hint = f"did you mean '{near[0]}'?" if near else f"it takes: {known}"
-        raise ConfigError(f"step '{job.step}': stage '{spec.name}' takes no input '{role}'; {hint}")
+def _require_kind(job: StageJob, role: str, ref: StageRef) -> None:
+    kind = job.spec.kind_of(role)
     if ref.kind != kind:
         raise ConfigError(
             f"step '{job.step}': expected a {kind} as input '{role}', "

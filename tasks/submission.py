@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
+from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
 from stages.files import write_text
 from stages.runtime.metric_files import HEARTBEAT_SECONDS
@@ -19,14 +18,6 @@ from stages.runtime.store import Manifest, Request, Store
 
 STALE_SECONDS = 6 * HEARTBEAT_SECONDS
 """A heartbeat older than this means that nobody is alive behind it."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One submission: its directory and the id of its Ray job."""
-
-    directory: Path
-    job_id: str
 
 
 def attach_or_submit(
@@ -44,18 +35,17 @@ def attach_or_submit(
     while True:
         newest = next(iter(store.attempts(request.stage, request.key)), None)
         if newest is not None:
-            attempt = _attempt(request, newest)
-            status = cluster.info(attempt.job_id).status
+            status = cluster.info(newest.job_id).status
             if status.is_live or (status is JobStatus.UNKNOWN and is_alive(newest)):
-                return attempt, True
-            if status is JobStatus.UNKNOWN and not (newest / "log.txt").exists():
-                _submit(cluster, attempt, request, resources)
-                return attempt, True
+                return newest, True
+            if status is JobStatus.UNKNOWN and not newest.log.exists():
+                _submit(cluster, newest, request, resources)
+                return newest, True
         # Only now: a job that had not ended when its caller last looked may have published since.
         if manifest := store.find(request.stage, request.key):
             return manifest
-        number = int(newest.name[1:]) + 1 if newest else 1
-        attempt = _attempt(request, store.attempt_dir(request.stage, request.key, f"a{number}"))
+        number = newest.number + 1 if newest else 1
+        attempt = store.attempt(request.stage, request.key, f"a{number}")
         try:
             attempt.directory.mkdir(parents=True)
         except FileExistsError:  # somebody else was faster: attach to that one
@@ -64,10 +54,10 @@ def attach_or_submit(
         return attempt, False
 
 
-def is_alive(attempt_dir: Path) -> bool:
+def is_alive(attempt: Attempt) -> bool:
     """Whether the attempt's process has beaten lately, whatever the cluster says of it."""
     try:
-        beat = json.loads((attempt_dir / "heartbeat.json").read_text())
+        beat = json.loads(attempt.heartbeat.read_text())
     except FileNotFoundError:
         return False
     return time.time() - float(beat["time"]) < STALE_SECONDS
@@ -113,27 +103,17 @@ def stop_abandoned(
         attempts = store.attempts(stage, key)
         if not attempts or any(is_waiting(other.name) for other in mark.parent.iterdir()):
             continue
-        job_id = job_id_of(stage, key, attempts[0])
+        job_id = attempts[0].job_id
         if cluster.info(job_id).status.is_live:
             cluster.stop(job_id)
             stopped.append(job_id)
     return stopped
 
 
-def job_id_of(stage: str, key: str, attempt_dir: Path) -> str:
-    """Id of the Ray job of an attempt."""
-    return f"{stage}-{key[:12]}-{attempt_dir.name}"
-
-
-def _attempt(request: Request, directory: Path) -> Attempt:
-    return Attempt(directory, job_id_of(request.stage, request.key, directory))
-
-
 def _submit(
     cluster: RayCluster, attempt: Attempt, request: Request, resources: ResourcesConfig
 ) -> None:
-    path = attempt.directory / "request.json"
-    if not path.exists():
-        write_text(path, request.model_dump_json(indent=2))
+    if not attempt.request.exists():
+        write_text(attempt.request, request.model_dump_json(indent=2))
     metadata = {"stage": request.stage, "step": request.step, "stage_key": request.key}
-    cluster.submit(attempt.job_id, path, resources, metadata)
+    cluster.submit(attempt.job_id, attempt.request, resources, metadata)

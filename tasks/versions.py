@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -169,7 +169,7 @@ def _check_same(loaded: Path, stored: Path, record: FileRecord) -> None:
         )
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from _flatten(value, f"{prefix}{key}.")

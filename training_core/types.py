@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -65,13 +67,20 @@ class LabelledSolution:
 class Prompt:
     """What a policy is asked: the messages, the rendered text and its token ids.
 
-    `id` is unique in its dataset.
+    Attributes:
+        id: unique in its dataset.
+        messages: as the dataset has them.
+        text: rendered with the chat template.
+        input_ids: of the text.
+        columns: what else the dataset says about it, e.g. the right answer; a reward may read it,
+            the policy never sees it. JSON-like values, by the name of their column.
     """
 
     id: str
     messages: tuple[Mapping[str, str], ...]
     text: str
     input_ids: tuple[int, ...]
+    columns: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,21 @@ class Batch:
     layout: Layout | None = None
 
     @property
+    def batch(self) -> Batch:
+        """The batch itself, which is a `MicroBatch`, too."""
+        return self
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens without padding."""
+        return int(self.attention_mask.sum())
+
+    @property
+    def padded_tokens(self) -> int:
+        """Number of tokens with padding: what the batch costs."""
+        return self.input_ids.numel()
+
+    @property
     def num_sequences(self) -> int:
         """Number of sequences, S; B without a layout."""
         return len(self.input_ids) if self.layout is None else len(self.layout.ends)
@@ -170,6 +194,15 @@ class Batch:
             return values.sum(dim=1)
         sums = values.new_zeros(self.num_sequences)
         return sums.index_add(0, self.layout.sequences[self.loss_mask], values[self.loss_mask])
+
+
+class MicroBatch(Protocol):
+    """What an objective is asked about at a time: some sequences, and what belongs to them."""
+
+    @property
+    def batch(self) -> Batch:
+        """The sequences."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,12 @@ from typing import (
 
 from pydantic import BaseModel, ConfigDict, create_model, model_validator
 
+from stages.catalog import STAGES
 from stages.configs.block import Block, operational, semantic
-from stages.configs.distillation_config import DistillationConfig
 from stages.configs.dpo_config import DpoConfig
 from stages.configs.evaluation_config import EvaluationConfig
-from stages.configs.kto_config import KtoConfig
 from stages.configs.ppo_config import PpoConfig
 from stages.configs.preference_pairs_config import PreferencePairsConfig
-from stages.configs.process_reward_config import ProcessRewardConfig
 from stages.configs.rejection_sampling_config import RejectionSamplingConfig
 from stages.configs.reward_model_config import RewardModelConfig
 from stages.configs.sft_config import SftConfig
@@ -68,8 +66,8 @@ class RetriesConfig(Block):
     )
 
 
-class LifecycleConfig(Block):
-    """Everything that a preset can say."""
+class RecipeConfig(Block):
+    """The blocks that the recipes read."""
 
     name: str = operational(
         ..., "Of the experiment and the registered models, as in <name>.policy."
@@ -95,11 +93,6 @@ class LifecycleConfig(Block):
     raft: RaftConfig = semantic(RaftConfig(), "How the flow `raft` iterates.")
     iterative_dpo: IterativeDpoConfig = semantic(IterativeDpoConfig(), "How DPO iterates.")
     ppo: PpoConfig = semantic(..., "PPO from the last round's policy.")
-    kto: KtoConfig | None = semantic(None, "KTO, for the flow `stage`.")
-    process_reward: ProcessRewardConfig | None = semantic(
-        None, "A process reward model, for the flow `stage`."
-    )
-    distillation: DistillationConfig | None = semantic(None, "Distillation, for the flow `stage`.")
     evaluation: EvaluationConfig = semantic(
         ..., "On held-out prompts, against the SFT policy and the champion."
     )
@@ -140,11 +133,26 @@ class LifecycleConfig(Block):
         return self
 
 
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """Return every model that an annotation mentions, through unions and `Annotated`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for argument in get_args(annotation) for model in models_in(argument)]
+def _stages_alone() -> dict[str, Any]:
+    """One optional block for each stage that no recipe reads."""
+    fields: dict[str, Any] = {}
+    for name, record in STAGES.items():
+        if name not in RecipeConfig.model_fields:
+            block = semantic(None, f"The stage `{name}`, for the flow `stage`.")
+            fields[name] = (record.config | None, block)
+    return fields
+
+
+if TYPE_CHECKING:
+    LifecycleConfig: TypeAlias = RecipeConfig
+else:
+    LifecycleConfig = create_model(
+        "LifecycleConfig",
+        __base__=RecipeConfig,
+        __module__=__name__,
+        __doc__="Everything that a preset can say.",
+        **_stages_alone(),
+    )
 
 
 @cache

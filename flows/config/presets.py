@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from flows.config.lifecycle_config import LifecycleConfig, models_in
+from flows.config.lifecycle_config import LifecycleConfig
+from stages.configs.explanation import explain
 from stages.runtime.sources import resolve_paths
 from training_core.errors import ConfigError
 
@@ -37,7 +38,10 @@ def load_config(preset: str, overrides: Mapping[str, Any] | None = None) -> Life
     try:
         config = LifecycleConfig.model_validate({"name": preset, **merged})
     except ValidationError as error:
-        raise ConfigError(_explain(error, preset)) from error
+        raise ConfigError(
+            f"preset '{preset}' with its overrides is not valid:\n  "
+            + explain(error, LifecycleConfig)
+        ) from error
     return resolve_paths(config, ROOT / config.data_root)
 
 
@@ -99,30 +103,3 @@ def _read(preset: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     base = content.pop("base", None)
     return deep_merge(_read(base), content) if base else content
-
-
-def _explain(error: ValidationError, preset: str) -> str:
-    lines = [_explain_one(e) for e in error.errors()]
-    return f"preset '{preset}' with its overrides is not valid:\n  " + "\n  ".join(lines)
-
-
-def _explain_one(error: Any) -> str:
-    path = ".".join(str(part) for part in error["loc"])
-    if not path:  # a rule about several keys, which it names itself
-        return error["msg"].removeprefix("Value error, ")
-    if error["type"] != "extra_forbidden":
-        return f"{path}: {error['msg']} (found {error['input']!r:.80})"
-    known = _known_keys(LifecycleConfig, error["loc"][:-1])
-    near = get_close_matches(str(error["loc"][-1]), known, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
-    return f"{path}: unknown key; {hint}"
-
-
-def _known_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    members = [model]  # several below a union, until the path says which is meant
-    for part in path:
-        if len(members) > 1:  # pydantic names the union's member in the path
-            members = [m for m in members if m.model_fields["name"].default == part]
-        elif members and part in members[0].model_fields:
-            members = models_in(members[0].model_fields[str(part)].annotation)
-    return list(members[0].model_fields) if len(members) == 1 else []

@@ -72,7 +72,7 @@ def report(
     write_text(path, page)
     url = None
     try:
-        url = connections.registry.log_report(
+        url = connections.registry.runs.log_report(
             about.lifecycle, about.flow, about.flow_run_id, page=path, metrics=metrics
         )
     except TransientError as error:

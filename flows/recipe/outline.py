@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Protocol
 
-from flows.config.lifecycle_config import LifecycleConfig, models_in
+from flows.config.lifecycle_config import LifecycleConfig
 from stages.configs.block import StageConfig
+from stages.configs.explanation import models_in
 from tasks.refs import StageRef, pending_ref
 from training_core.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""Configuration of the stage `distillation`."""
+"""Configuration of the stage `distillation`, and its record."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from stages.configs.block import Block, StageConfig, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.sampling_config import RolloutConfig
+from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 
 
@@ -69,3 +70,17 @@ class DistillationConfig(StageConfig):
                 "to 0"
             )
         return self
+
+
+STAGE = StageRecord(
+    name="distillation",
+    version=1,
+    config=DistillationConfig,
+    makes="policy",
+    required={"policy": "policy", "teacher": "policy"},
+    optional={"dataset": "dataset"},
+    reads=trained_rows("demonstrations"),
+    trains=True,
+    headline="held-out divergence {heldout_divergence_before->heldout_divergence}",
+    curves=LOSS_CURVE,
+)

@@ -1,11 +1,14 @@
-"""Configuration of the stage `dpo`."""
+"""Configuration of the stage `dpo`, and its record."""
 
 from __future__ import annotations
 
+from pydantic import ValidationInfo, field_validator
+
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
-from stages.configs.loss_config import DpoLossConfig, PreferenceLossConfig
+from stages.configs.loss_config import DpoLossConfig, PairLossConfig, PreferenceLossConfig
 from stages.configs.model_config import ModelConfig
+from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 
 
@@ -14,9 +17,36 @@ class DpoConfig(StageConfig):
 
     loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss of a pair.")
     nll_coef: float = semantic(
-        0.0, "Weight of the chosen response's mean NLL (RPO; Llama 3.1 uses 0.2).", ge=0
+        None,
+        "Weight of the chosen response's mean NLL (RPO; Llama 3.1 uses 0.2); "
+        "None uses the default of the loss, which is 0 for most losses.",
+        ge=0,
+        validate_default=True,
     )
     data: DataConfig | None = semantic(None, "Preference pairs; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
     model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the policy is trained.")
+
+    @field_validator("nll_coef", mode="before")
+    @classmethod
+    def _use_default_of_loss(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None:
+            return value
+        loss = info.data.get("loss", PairLossConfig)  # an invalid loss is missing here
+        return loss.default_nll_coef
+
+
+STAGE = StageRecord(
+    name="dpo",
+    version=1,
+    config=DpoConfig,
+    makes="policy",
+    required={"policy": "policy"},
+    optional={"reference": "policy", "dataset": "dataset"},
+    families={"dataset_": "dataset"},
+    reads=trained_rows("preferences"),
+    trains=True,
+    headline="{accuracy} of {train_pairs} training pairs ranked right",
+    curves=PAIR_CURVES,
+)

@@ -1,10 +1,12 @@
-"""Configuration of the stage `evaluation`."""
+"""Configuration of the stage `evaluation`, and its record."""
 
 from __future__ import annotations
 
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
-from stages.configs.sampling_config import RewardConfig, RewardModelRewardConfig, RolloutConfig
+from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig
+from stages.configs.sampling_config import RolloutConfig
+from stages.configs.stage_record import DatasetUse, StageRecord
 
 
 class EvaluationConfig(StageConfig):
@@ -17,3 +19,16 @@ class EvaluationConfig(StageConfig):
     unscored_limit: float = semantic(
         0.02, "Largest allowed share of rollouts without a reward.", ge=0, le=1
     )
+
+
+STAGE = StageRecord(
+    name="evaluation",
+    version=1,
+    config=EvaluationConfig,
+    makes="evaluation",
+    required={"policy": "policy", "baseline": "policy"},
+    optional={"reward_model": "reward_model"},
+    families={"policy_": "policy"},
+    reads={"prompts": DatasetUse("prompts")},
+    headline="win rate {win_rate}",
+)

@@ -1,4 +1,4 @@
-"""Configuration of the stage `kto`."""
+"""Configuration of the stage `kto`, and its record."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.loss_config import KtoLossConfig
 from stages.configs.model_config import ModelConfig
+from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 
 
@@ -24,3 +25,17 @@ class KtoConfig(StageConfig):
         "How the policy is trained; use a batch_size of at least 16, because the baseline is a "
         "mean over the batch.",
     )
+
+
+STAGE = StageRecord(
+    name="kto",
+    version=1,
+    config=KtoConfig,
+    makes="policy",
+    required={"policy": "policy", "reference": "policy"},
+    optional={"dataset": "dataset"},
+    reads=trained_rows("unpaired_responses"),
+    trains=True,
+    headline="held-out margin {heldout_margin_before->heldout_margin}",
+    curves=LOSS_CURVE,
+)

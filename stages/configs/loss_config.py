@@ -5,7 +5,7 @@ Importing this module imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, Union
 
 from pydantic import Field
 
@@ -18,7 +18,30 @@ def _beta(default: float, description: str) -> Any:
     return semantic(default, description, gt=0)
 
 
-class DpoLossConfig(Block):
+class PairLossConfig(Block):
+    """The fields of all losses on pairs; each subclass in this module is a choice of `dpo.loss`.
+
+    Its name is the name of an entry of `PREFERENCE_LOSSES`, and its other fields are keyword
+    arguments of that entry's function.
+    """
+
+    default_nll_coef: ClassVar[float] = 0.0
+    """Default of `dpo.nll_coef`; a loss that needs the term overrides it."""
+
+    beta: float = _beta(0.1, "Strength of the pull to the reference.")
+
+    @property
+    def row(self) -> str:
+        """Name of the entry of `PREFERENCE_LOSSES`."""
+        return type(self).model_fields["name"].default
+
+    @property
+    def hyperparameters(self) -> dict[str, float]:
+        """Keyword arguments of the entry's function."""
+        return self.model_dump(exclude={"name"})
+
+
+class DpoLossConfig(PairLossConfig):
     """Sigmoid loss of Rafailov et al. 2023; with label smoothing it is cDPO."""
 
     name: Literal["dpo"] = semantic("dpo", "Name of the loss.")
@@ -26,7 +49,7 @@ class DpoLossConfig(Block):
     label_smoothing: float = semantic(0.0, SMOOTHING, ge=0, lt=0.5)
 
 
-class RobustLossConfig(Block):
+class RobustLossConfig(PairLossConfig):
     """DPO corrected for wrong labels, Chowdhury et al. 2024.
 
     Its expectation under wrong labels equals the DPO loss under correct labels.
@@ -37,28 +60,28 @@ class RobustLossConfig(Block):
     label_smoothing: float = semantic(0.1, SMOOTHING, ge=0, lt=0.5)
 
 
-class IpoLossConfig(Block):
+class IpoLossConfig(PairLossConfig):
     """Squared loss of Azar et al. 2023 on log-ratios averaged over the response's tokens."""
 
     name: Literal["ipo"] = semantic("ipo", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's tau, per token.")
 
 
-class IpoSummedLossConfig(Block):
+class IpoSummedLossConfig(PairLossConfig):
     """The loss of `ipo` on summed log-ratios, as in OpenRLHF."""
 
     name: Literal["ipo_summed"] = semantic("ipo_summed", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's tau, per response.")
 
 
-class HingeLossConfig(Block):
+class HingeLossConfig(PairLossConfig):
     """Hinge loss of SLiC on DPO's margin, Liu et al. 2023."""
 
     name: Literal["hinge"] = semantic("hinge", "Name of the loss.")
     beta: float = _beta(0.1, "The loss is zero for margins of at least 1 / beta nats.")
 
 
-class SimPoLossConfig(Block):
+class SimPoLossConfig(PairLossConfig):
     """Mean log-probabilities and a target margin, without a reference; Meng et al. 2024."""
 
     name: Literal["simpo"] = semantic("simpo", "Name of the loss.")
@@ -66,14 +89,14 @@ class SimPoLossConfig(Block):
     gamma: float = semantic(1.0, "Target margin; gamma / beta is 0.3 to 1.6 in the paper.", ge=0)
 
 
-class OrpoLossConfig(Block):
+class OrpoLossConfig(PairLossConfig):
     """NLL of the chosen response plus the log odds ratio, without a reference; Hong et al. 2024."""
 
     name: Literal["orpo"] = semantic("orpo", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's lambda.")
 
 
-class DpoNormLossConfig(Block):
+class DpoNormLossConfig(PairLossConfig):
     """DPO on log-ratios averaged over the response's tokens, Lambert et al. 2024 (Tulu 3)."""
 
     name: Literal["dpo_norm"] = semantic("dpo_norm", "Name of the loss.")
@@ -81,17 +104,13 @@ class DpoNormLossConfig(Block):
     label_smoothing: float = semantic(0.0, SMOOTHING, ge=0, lt=0.5)
 
 
-PreferenceLossConfig = Annotated[
-    DpoLossConfig
-    | RobustLossConfig
-    | IpoLossConfig
-    | IpoSummedLossConfig
-    | HingeLossConfig
-    | SimPoLossConfig
-    | OrpoLossConfig
-    | DpoNormLossConfig,
-    Field(discriminator="name"),
-]
+if TYPE_CHECKING:
+    PreferenceLossConfig: TypeAlias = PairLossConfig
+else:  # any of the classes above; `name` selects it
+    PreferenceLossConfig = Annotated[
+        Union[tuple(PairLossConfig.__subclasses__())],  # noqa: UP007 - built from a list
+        Field(discriminator="name"),
+    ]
 
 
 class KtoLossConfig(Block):

@@ -1,4 +1,4 @@
-"""Configuration of the stage `ppo`."""
+"""Configuration of the stage `ppo`, and its record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Literal
 
 from stages.configs.block import StageConfig, operational, semantic
 from stages.configs.data_config import DataConfig
-from stages.configs.sampling_config import RewardConfig, RewardModelRewardConfig, RolloutConfig
+from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig
+from stages.configs.sampling_config import RolloutConfig
+from stages.configs.stage_record import TRAINED_PROMPTS, StageRecord
 from stages.configs.training_config import ConstantAdamWConfig, ConstantOptimizerConfig
 
 
@@ -53,3 +55,24 @@ class PpoConfig(StageConfig):
     micro_batch_tokens: int = operational(8192, "Padded tokens in a micro-batch, at most.", gt=0)
     save_every_steps: int = operational(10, "Rounds between checkpoints.", gt=0)
     keep_checkpoints: int = operational(2, "Number of complete checkpoints to keep.", gt=0)
+
+
+STAGE = StageRecord(
+    name="ppo",
+    version=1,
+    config=PpoConfig,
+    makes="policy",
+    required={"policy": "policy", "reference": "policy"},
+    optional={"reward_model": "reward_model"},
+    reads=TRAINED_PROMPTS,
+    trains=True,
+    headline="training reward {reward} at KL {kl}",
+    curves={
+        "reward": "Reward",
+        "kl": "KL to the reference (nats per response)",
+        "response_tokens": "Response length (tokens)",
+        "logprob_gap": "Log-probability gap, sampler to trainer (nats)",
+        "policy_entropy": "Entropy (nats per token)",
+        "critic_loss": "Critic loss",
+    },
+)

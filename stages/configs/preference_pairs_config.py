@@ -1,9 +1,10 @@
-"""Configuration of the stage `preference_pairs`."""
+"""Configuration of the stage `preference_pairs`, and its record."""
 
 from __future__ import annotations
 
 from stages.configs.block import semantic
 from stages.configs.sampling_config import GroupSamplingConfig
+from stages.configs.stage_record import TRAINED_PROMPTS, StageRecord
 
 
 class PreferencePairsConfig(GroupSamplingConfig):
@@ -19,3 +20,15 @@ class PreferencePairsConfig(GroupSamplingConfig):
         "1: the best response with the worst. More: the pairs with the largest differences.",
         gt=0,
     )
+
+
+STAGE = StageRecord(
+    name="preference_pairs",
+    version=1,
+    config=PreferencePairsConfig,
+    makes="dataset",
+    required={"policy": "policy"},
+    optional={"reward_model": "reward_model"},
+    reads=TRAINED_PROMPTS,
+    headline="{pairs} pairs from {prompts} prompts, margin {mean_margin}",
+)

@@ -1,10 +1,11 @@
-"""Configuration of the stage `process_reward`."""
+"""Configuration of the stage `process_reward`, and its record."""
 
 from __future__ import annotations
 
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
+from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 
 
@@ -32,3 +33,17 @@ class ProcessRewardConfig(StageConfig):
     training: TrainingConfig = semantic(
         TrainingConfig(), "How the model is trained; batch_size counts solutions."
     )
+
+
+STAGE = StageRecord(
+    name="process_reward",
+    version=1,
+    config=ProcessRewardConfig,
+    makes="process_reward_model",
+    required={"policy": "policy"},
+    optional={"dataset": "dataset"},
+    reads=trained_rows("solutions"),
+    trains=True,
+    headline="held-out step accuracy {heldout_accuracy} (majority {heldout_majority})",
+    curves=LOSS_CURVE | {"accuracy": "Steps judged right (fraction)"},
+)

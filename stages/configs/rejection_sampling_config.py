@@ -1,4 +1,4 @@
-"""Configuration of the stage `rejection_sampling`."""
+"""Configuration of the stage `rejection_sampling`, and its record."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from stages.configs.block import Block, semantic
 from stages.configs.sampling_config import GroupSamplingConfig
+from stages.configs.stage_record import TRAINED_PROMPTS, StageRecord
 
 
 class BestOfNConfig(Block):
@@ -42,3 +43,15 @@ class RejectionSamplingConfig(GroupSamplingConfig):
     select: Annotated[
         BestOfNConfig | TopKConfig | ThresholdConfig | EveryConfig, Field(discriminator="name")
     ] = semantic(BestOfNConfig(), "Which responses of a prompt are kept.")
+
+
+STAGE = StageRecord(
+    name="rejection_sampling",
+    version=1,
+    config=RejectionSamplingConfig,
+    makes="dataset",
+    required={"policy": "policy"},
+    optional={"reward_model": "reward_model"},
+    reads=TRAINED_PROMPTS,
+    headline="{kept} responses to {prompts} prompts kept, reward {mean_reward->best_reward}",
+)

@@ -1,4 +1,4 @@
-"""Configuration of the stage `reward_model`."""
+"""Configuration of the stage `reward_model`, and its record."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
+from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 
 
@@ -29,3 +30,17 @@ class RewardModelConfig(StageConfig):
     )
     model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the model is trained.")
+
+
+STAGE = StageRecord(
+    name="reward_model",
+    version=1,
+    config=RewardModelConfig,
+    makes="reward_model",
+    required={"policy": "policy"},
+    optional={"dataset": "dataset"},
+    reads=trained_rows("preferences"),
+    trains=True,
+    headline="held-out accuracy {heldout_accuracy}",
+    curves=PAIR_CURVES,
+)

@@ -1,16 +1,15 @@
-"""How responses are sampled and scored.
+"""How responses are sampled.
 
 Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from stages.configs.block import Block, StageConfig, operational, semantic
 from stages.configs.data_config import DataConfig
+from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig
 
 
 class RolloutConfig(Block):
@@ -37,34 +36,6 @@ class RolloutConfig(Block):
     gpu_memory_fraction: float = operational(
         0.4, "Share of a GPU's memory that vLLM may use.", gt=0, lt=1
     )
-
-
-class CafeRewardConfig(Block):
-    """The café's true reward."""
-
-    name: Literal["cafe"] = semantic("cafe", "Name of the reward.")
-
-
-class LexiconRewardConfig(Block):
-    """Sentiment by a lexicon: a jsonl(.gz) file with `token` and `mean`."""
-
-    name: Literal["lexicon"] = semantic("lexicon", "Name of the reward.")
-    path: str = operational(..., "File, relative to `data_root`.")
-    ignore: tuple[str, ...] = semantic((), "Literal strings that are cut out first.")
-
-
-class RewardModelRewardConfig(Block):
-    """The reward model that this lifecycle trained."""
-
-    name: Literal["reward_model"] = semantic("reward_model", "Name of the reward.")
-    normalise: bool = semantic(
-        True, "Shift and scale by the mean and deviation stored with the model."
-    )
-
-
-RewardConfig = Annotated[
-    CafeRewardConfig | LexiconRewardConfig | RewardModelRewardConfig, Field(discriminator="name")
-]
 
 
 class GroupSamplingConfig(StageConfig):

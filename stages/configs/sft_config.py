@@ -1,4 +1,4 @@
-"""Configuration of the stage `sft`."""
+"""Configuration of the stage `sft`, and its record."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import field_validator
 from stages.configs.block import StageConfig, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import BaseModelConfig, ModelConfig
+from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
 from stages.configs.training_config import TrainingConfig
 from training_core.data.templates import chat_template
 from training_core.errors import ConfigError
@@ -50,3 +51,16 @@ class SftConfig(StageConfig):
             except ConfigError as error:
                 raise ValueError(str(error)) from error
         return value
+
+
+STAGE = StageRecord(
+    name="sft",
+    version=1,
+    config=SftConfig,
+    makes="policy",
+    optional={"policy": "policy", "dataset": "dataset"},
+    reads=trained_rows("demonstrations"),
+    trains=True,
+    headline="held-out loss {heldout_loss_before->heldout_loss}",
+    curves=LOSS_CURVE,
+)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from stages.batches import encoding
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
@@ -16,10 +18,11 @@ from stages.configs.data_config import (
     HubDataConfig,
     MixedDataConfig,
 )
-from stages.contract import DatasetUse, RowsName
+from stages.configs.stage_record import DatasetUse, RowsName
 from stages.datasets import kinds
-from stages.datasets.kinds import RowKind
+from stages.datasets.kinds import PromptRow, RowKind
 from training_core.data.chat import encode_prompts
+from training_core.types import Prompt
 
 Encode = Callable[..., Sequence[Any]]
 """(tokenizer, rows, max_tokens=…) -> examples, pairs, …; None for each row that is too long."""
@@ -88,9 +91,11 @@ def _options_in(config: StageConfig, *fields: str) -> dict[str, Any]:
     return {name: getattr(config, name) for name in fields if name in type(config).model_fields}
 
 
-def _encode_prompts(tokenizer: Any, rows: Sequence[Any], *, max_tokens: int) -> list[Any]:
+def _encode_prompts(
+    tokenizer: PreTrainedTokenizerBase, rows: Sequence[PromptRow], *, max_tokens: int
+) -> list[Prompt | None]:
     names = [str(i) for i in range(1, len(rows) + 1)]
-    found = encode_prompts(tokenizer, names, rows)
+    found = encode_prompts(tokenizer, names, [row.prompt for row in rows])
     return [prompt if len(prompt.input_ids) <= max_tokens else None for prompt in found]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stages.configs.data_config import DataConfig
 from stages.datasets import kinds
-from stages.datasets.kinds import Demonstration, Preference, Solution, UnpairedResponse
+from stages.datasets.kinds import Demonstration, Preference, PromptRow, Solution, UnpairedResponse
 from stages.datasets.lexicon import read_lexicon
 from stages.datasets.message_columns import Messages
 from stages.datasets.reading import Reading, load, read
@@ -25,6 +25,7 @@ __all__ = [
     "Demonstration",
     "Messages",
     "Preference",
+    "PromptRow",
     "Reading",
     "Solution",
     "UnpairedResponse",
@@ -88,6 +89,9 @@ def solutions(
     return load(kinds.solutions(placeholder, first_step), data)
 
 
-def prompts(data: DataConfig | Path) -> list[Messages]:
-    """Load only prompts; see `demonstrations`. The answer that ends a conversation is removed."""
+def prompts(data: DataConfig | Path) -> list[PromptRow]:
+    """Load prompts with their other columns; see `demonstrations`.
+
+    The answer that ends a conversation is removed.
+    """
     return load(kinds.PROMPTS, data)

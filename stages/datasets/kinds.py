@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from stages.datasets import shapes
 from stages.datasets.message_columns import Messages, common_beginning
@@ -70,6 +70,14 @@ class Solution:
 
 
 @dataclass(frozen=True)
+class PromptRow:
+    """A prompt without a response, and what else its row says, e.g. the right answer."""
+
+    prompt: Messages
+    columns: Mapping[str, Any] = field(default_factory=dict, repr=False)  # a copy without them, too
+
+
+@dataclass(frozen=True)
 class RowKind(Generic[T]):
     """How rows of one kind are recognised and read.
 
@@ -78,12 +86,14 @@ class RowKind(Generic[T]):
         tiers: groups of shapes; the second group is used only if no shape of the first one fits.
         extras: additional roles that every shape may have.
         read: row -> objects of this kind.
+        keeps_columns: whether `read` also uses the columns that have no role.
     """
 
     name: str
     tiers: Sequence[Sequence[Shape]]
     extras: tuple[str, ...]
     read: Callable[[Row], list[T]]
+    keeps_columns: bool = False
 
 
 def _prompt_of(row: Row) -> Messages:
@@ -239,7 +249,11 @@ def _step_label(row: Row, role: str, label: object) -> float | None:
     raise row.error(role, "true, false, '+', '-', a number from 0 to 1, or null per step", label)
 
 
-def _prompt(row: Row) -> list[Messages]:
+def _prompt(row: Row) -> list[PromptRow]:
+    return [PromptRow(_asked(row), row.others)]
+
+
+def _asked(row: Row) -> Messages:
     role = row.first(
         "prompt",
         "messages",
@@ -250,13 +264,13 @@ def _prompt(row: Row) -> list[Messages]:
         "question",
     )
     if role in ("instruction", "input", "question"):
-        return [_prompt_of(row)]
+        return _prompt_of(row)
     found = row.messages(role, "user")
     while role in ("messages", "conversations") and found and found[-1]["role"] == "assistant":
         found = found[:-1]
     if not found:
         raise row.error(role, "a message that is not the assistant's", row.value(role))
-    return [found]
+    return found
 
 
 DEMONSTRATIONS = RowKind(
@@ -269,7 +283,9 @@ PREFERENCES = RowKind(
     ("margin", "chosen_finished", "rejected_finished", "system"),
     _preference,
 )
-PROMPTS = RowKind("prompts", [shapes.PROMPTS, shapes.OTHER_PROMPTS], ("system",), _prompt)
+PROMPTS = RowKind(
+    "prompts", [shapes.PROMPTS, shapes.OTHER_PROMPTS], ("system",), _prompt, keeps_columns=True
+)
 
 
 def unpaired_responses(threshold: float | None) -> RowKind[UnpairedResponse]:

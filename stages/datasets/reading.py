@@ -17,7 +17,7 @@ from stages.configs.data_config import (
 )
 from stages.datasets.kinds import RowKind
 from stages.datasets.mixing import mixture_order
-from stages.datasets.row import Row
+from stages.datasets.row import Row, is_json_like
 from stages.datasets.shapes import by_role, recognise
 from stages.datasets.tables import Table, tables
 from training_core.data import cafe
@@ -137,10 +137,21 @@ def _table_rows(kind: RowKind[Any], table: Table, mapped: Mapping[str, str]) -> 
     ]
     roles = (*sorted(shape.used(tuple(columns))), *extras)
     renamed = {role: columns[role] for role in roles}
+    others = [role for role in columns if role not in roles] if kind.keeps_columns else []
+    left_out: set[str] = set()
     for number, values in zip(table.numbers, table.rows, strict=True):
         by_name = {role: values.get(column) for role, column in renamed.items()}
         filled = [column for column, value in values.items() if value is not None]
-        yield Row(by_name, f"{table.origin}, row {number}", renamed, filled)
+        kept = {role: values.get(columns[role]) for role in others}
+        left_out |= (bad := {role for role, value in kept.items() if not is_json_like(value)})
+        kept = {role: value for role, value in kept.items() if role not in bad}
+        yield Row(by_name, f"{table.origin}, row {number}", renamed, filled, kept)
+    if left_out:
+        log.warning(
+            "%s: %s hold more than texts, numbers, lists and mappings; rewards do not see that",
+            table.origin,
+            ", ".join(sorted(left_out)),
+        )
 
 
 def _cafe_rows(kind: RowKind[Any], data: CafeDataConfig, first_rows: int | None) -> Iterator[Row]:

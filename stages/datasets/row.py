@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from stages.datasets.message_columns import Messages, messages_of, says
@@ -21,12 +21,14 @@ class Row:
         where: file and row number (1-based).
         columns: role -> name of its column, if the two differ.
         filled: columns of the table for which the row has a value.
+        others: JSON-like values of the columns without a role, for kinds that keep them.
     """
 
     values: Mapping[str, Any]
     where: str
     columns: Mapping[str, str]
     filled: Sequence[str] = ()
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, role: str) -> bool:
         """Whether the row has a value for `role`."""
@@ -109,3 +111,12 @@ class Row:
 
     def _column(self, role: str) -> str:
         return self.columns.get(role, role)
+
+
+def is_json_like(value: object) -> bool:
+    """Whether JSON has a word for the value, and for everything in it."""
+    if isinstance(value, list | tuple):
+        return all(map(is_json_like, value))
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and is_json_like(item) for key, item in value.items())
+    return value is None or isinstance(value, str | int | float)

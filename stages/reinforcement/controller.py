@@ -6,9 +6,7 @@ Prompts -> rollouts -> rewards -> experience -> update -> weight sync.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -16,42 +14,20 @@ from stages.configs.ppo_config import PpoConfig
 from stages.contract import Context, Inputs
 from stages.files import read_jsonl
 from stages.reinforcement.experience import make_experience
-from stages.reinforcement.learners import Learner, critic_values, policy_logprobs
-from stages.sampling.rollouts import (
-    build_reward,
-    load_prompts,
-    open_engine,
-    sample_groups,
-    sampling_of,
-)
-from stages.training.checkpointing import resume, saver
-from stages.training.engines import best_device, make_engine
+from stages.reinforcement.learners import critic_values, policy_logprobs
+from stages.reinforcement.ppo_models import PpoModels, load_ppo_models
+from stages.sampling.rollouts import sample_groups, sampling_of
+from stages.training.checkpointing import Checkpoints
+from stages.training.fit import save_model
+from stages.training.steps import StepDone, make_steps
 from training_core.algorithms.kl import KL_ESTIMATORS
-from training_core.algorithms.policy_losses import ppo_clip
-from training_core.algorithms.value_losses import clipped_value_loss
 from training_core.data.batching import batch_indices, steps_in
 from training_core.data.chat import pad_id
-from training_core.errors import StoppedError
-from training_core.models import hub
-from training_core.objectives.reinforcement import policy_objective, value_objective
 from training_core.rewards.reward import score
-from training_core.rollout.engine import logprob_gap, require_same_policy, sync
+from training_core.rollout.engine import LogprobGap, logprob_gap, require_same_policy, sync
 from training_core.types import Experience, Prompt, Rollout, ScoredRollout
 
 FINAL_METRICS = ("reward", "kl", "response_tokens")
-
-
-@dataclass(frozen=True)
-class PpoModels:
-    """Everybody who takes part."""
-
-    tokenizer: Any
-    prompts: Sequence[Prompt]
-    reward: Any
-    reference: Any
-    policy: Learner
-    critic: Learner
-    rollout_engine: Any
 
 
 def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, float]:
@@ -60,53 +36,40 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
     Returns:
         The final metrics; see `stages.ppo.run`.
     """
-    cast = _assemble(config, inputs)
-    models = {"policy": cast.policy.engine.model, "critic": cast.critic.engine.model}
-    engines = {"policy": cast.policy.engine, "critic": cast.critic.engine}
-    first = resume(context, models, engines)
-    save = saver(context, models, engines, keep=config.keep_checkpoints)
-    for step in range(first, config.steps):
-        metrics = _round(config, cast, step)
-        context.sink.log(step + 1, metrics)
-        context.sink.progress(
-            step + 1, config.steps, f"reward {metrics['reward']:.3f}, KL {metrics['kl']:.2f}"
-        )
-        if context.should_stop():
-            save(step + 1)
-            raise StoppedError(
-                f"stopped at step {step + 1} of {config.steps}; its checkpoint is saved"
-            )
-        if (step + 1) % config.save_every_steps == 0 and step + 1 < config.steps:
-            save(step + 1)
-    cast.rollout_engine.close()
-    hub.save(models["policy"], cast.tokenizer, context.artifact_dir)
-    return _summary(read_jsonl(context.attempt_dir / "metrics.jsonl"), config.steps)
-
-
-def _round(config: PpoConfig, cast: PpoModels, step: int) -> dict[str, float]:
-    started = time.monotonic()
-    sync(cast.rollout_engine, cast.policy.engine.model, step)
-    rollouts = _sample(config, cast, step)
-    scored = score(cast.reward, rollouts, unscored_limit=config.unscored_limit)
-    sampled = time.monotonic()
-    experience = _experience(config, cast, scored)
-    gap = logprob_gap(
-        cast.policy.engine.model,
-        [s.rollout for s in scored],
-        experience.old_logprobs,
-        temperature=config.rollouts.temperature,
-        pad_id=pad_id(cast.tokenizer),
+    models = load_ppo_models(config, inputs)
+    learners = {"policy": models.policy, "critic": models.critic}
+    checkpoints = Checkpoints(
+        context,
+        models={name: learner.model for name, learner in learners.items()},
+        engines={name: learner.engine for name, learner in learners.items()},
+        keep=config.keep_checkpoints,
     )
-    require_same_policy(gap, limit=config.rollouts.logprob_gap_limit, engine=cast.rollout_engine)
-    minibatches = _minibatches(config, len(scored), step)
-    updates = step * len(minibatches)
-    learns = step >= config.critic_warmup_steps
-    policy_metrics = cast.policy.update(experience, minibatches, updates) if learns else {}
-    critic_metrics = cast.critic.update(experience, minibatches, updates)
+
+    def rounds(done: int) -> Iterator[StepDone]:
+        for number in range(done, config.steps):
+            metrics = _round(config, models, number)
+            yield StepDone(metrics, f"reward {metrics['reward']:.3f}, KL {metrics['kl']:.2f}")
+
+    make_steps(rounds, config.steps, checkpoints, context, save_every=config.save_every_steps)
+    models.rollout_engine.close()
+    save_model(models.policy.model, models.tokenizer, context)
+    return _summary(read_jsonl(context.attempt.metrics), config.steps)
+
+
+def _round(config: PpoConfig, models: PpoModels, number: int) -> dict[str, float]:
+    """Make one round; the engine first gets the weights that the round before left."""
+    started = time.monotonic()
+    sync(models.rollout_engine, models.policy.model, number)
+    prompts = _prompts(config, models.prompts, number)
+    rollouts = _sample(config, models, prompts, number)
+    scored = score(models.reward, rollouts, unscored_limit=config.unscored_limit)
+    sampled = time.monotonic()
+    experience = _experience(config, models, scored)
+    gap = _require_same_policy(config, models, scored, experience)
+    updated = _update(config, models, experience, number)
     return {
         **_describe(scored, experience),
-        **{f"policy_{name}": value for name, value in policy_metrics.items()},
-        **{f"critic_{name}": value for name, value in critic_metrics.items()},
+        **updated,
         "logprob_gap": gap.mean,
         "logprob_gap_largest": gap.largest,
         "unscored": float(len(rollouts) - len(scored)),
@@ -115,40 +78,83 @@ def _round(config: PpoConfig, cast: PpoModels, step: int) -> dict[str, float]:
     }
 
 
-def _sample(config: PpoConfig, cast: PpoModels, step: int) -> list[Rollout]:
-    epochs = config.steps * config.prompts_per_step / len(cast.prompts)
+def _prompts(config: PpoConfig, prompts: Sequence[Prompt], number: int) -> list[Prompt]:
+    """Prompts of a round."""
+    epochs = config.steps * config.prompts_per_step / len(prompts)
     indices = batch_indices(
-        len(cast.prompts), config.prompts_per_step, epochs, seed=config.seed, step=step
+        len(prompts), config.prompts_per_step, epochs, seed=config.seed, step=number
     )
+    return [prompts[i] for i in indices]
+
+
+def _sample(
+    config: PpoConfig, models: PpoModels, prompts: Sequence[Prompt], number: int
+) -> list[Rollout]:
     groups = sample_groups(
-        cast.rollout_engine,
-        [cast.prompts[i] for i in indices],
+        models.rollout_engine,
+        prompts,
         sampling_of(config.rollouts),
         group_size=config.group_size,
-        seed=config.seed * 100_003 + step,
+        seed=config.seed * 100_003 + number,
     )
     return [rollout for group in groups for rollout in group]
 
 
-def _experience(config: PpoConfig, cast: PpoModels, scored: Sequence[ScoredRollout]) -> Experience:
-    policy, critic = cast.policy.engine.model, cast.critic.engine.model
+def _experience(
+    config: PpoConfig, models: PpoModels, scored: Sequence[ScoredRollout]
+) -> Experience:
+    temperature, budget = config.rollouts.temperature, config.micro_batch_tokens
     return make_experience(
         scored,
-        policy_logprobs(policy, config.rollouts.temperature, config.micro_batch_tokens),
-        policy_logprobs(cast.reference, config.rollouts.temperature, config.micro_batch_tokens),
-        critic_values(critic, config.micro_batch_tokens),
+        policy_logprobs(models.policy.model, temperature, budget),
+        policy_logprobs(models.reference, temperature, budget),
+        critic_values(models.critic.model, budget),
         kl_estimator=KL_ESTIMATORS[config.kl_estimator],
         kl_coef=config.kl_coef,
         gamma=config.gamma,
         gae_lambda=config.gae_lambda,
-        pad_id=pad_id(cast.tokenizer),
-        device=next(policy.parameters()).device,
+        pad_id=pad_id(models.tokenizer),
+        device=models.device,
     )
 
 
-def _minibatches(config: PpoConfig, size: int, step: int) -> list[list[int]]:
+def _require_same_policy(
+    config: PpoConfig,
+    models: PpoModels,
+    scored: Sequence[ScoredRollout],
+    experience: Experience,
+) -> LogprobGap:
+    """Stop if the engine sampled from another policy than the one that is trained."""
+    gap = logprob_gap(
+        models.policy.model,
+        [s.rollout for s in scored],
+        experience.old_logprobs,
+        temperature=config.rollouts.temperature,
+        pad_id=pad_id(models.tokenizer),
+    )
+    limit = config.rollouts.logprob_gap_limit
+    require_same_policy(gap, limit=limit, engine=models.rollout_engine)
+    return gap
+
+
+def _update(
+    config: PpoConfig, models: PpoModels, experience: Experience, number: int
+) -> dict[str, float]:
+    """Train policy and critic; in the first rounds the critic only, if asked for."""
+    minibatches = _minibatches(config, len(experience.batch.input_ids), number)
+    first_step = number * len(minibatches)
+    learns = number >= config.critic_warmup_steps
+    of_policy = models.policy.update(experience, minibatches, first_step) if learns else {}
+    of_critic = models.critic.update(experience, minibatches, first_step)
+    return {
+        **{f"policy_{name}": value for name, value in of_policy.items()},
+        **{f"critic_{name}": value for name, value in of_critic.items()},
+    }
+
+
+def _minibatches(config: PpoConfig, size: int, number: int) -> list[list[int]]:
     per_update = -(-size // config.updates_per_step)
-    seed = config.seed * 100_003 + step
+    seed = config.seed * 100_003 + number
     return [
         batch_indices(size, per_update, config.epochs_per_step, seed=seed, step=i)
         for i in range(steps_in(size, per_update, config.epochs_per_step))
@@ -171,30 +177,3 @@ def _summary(curve: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]
     tail = points[-max(1, steps // 10) :]
     means = {name: fmean(p[f"ppo/{name}"] for p in tail) for name in FINAL_METRICS}
     return {**means, "logprob_gap": max(p["ppo/logprob_gap"] for p in points)}
-
-
-def _assemble(config: PpoConfig, inputs: Inputs) -> PpoModels:
-    device = best_device()
-    tokenizer = hub.load_tokenizer(inputs["policy"])
-    policy = hub.load_policy(inputs["policy"]).to(device)
-    critic = hub.load_scalar_model(inputs.get("reward_model", inputs["policy"])).to(device)
-    updates = config.steps * config.updates_per_step * config.epochs_per_step
-    loss = partial(ppo_clip, clip_low=config.clip_low, clip_high=config.clip_high)
-    value_loss = partial(clipped_value_loss, clip=config.value_clip)
-    return PpoModels(
-        tokenizer=tokenizer,
-        prompts=load_prompts(config.prompts, tokenizer, config.rollouts),
-        reward=build_reward(config.reward, inputs, micro_batch_tokens=config.micro_batch_tokens),
-        reference=hub.freeze(hub.load_policy(inputs["reference"])).to(device),
-        policy=Learner(
-            make_engine(policy, config.policy_optimizer, updates),
-            policy_objective(loss, temperature=config.rollouts.temperature),
-            config.micro_batch_tokens,
-        ),
-        critic=Learner(
-            make_engine(critic, config.critic_optimizer, updates),
-            value_objective(value_loss),
-            config.micro_batch_tokens,
-        ),
-        rollout_engine=open_engine(config.rollouts, inputs["policy"], policy, tokenizer),
-    )

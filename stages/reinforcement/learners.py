@@ -5,12 +5,11 @@ Shapes: B sequences, T tokens.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.data.batching import cut_by_tokens
 from training_core.engine.protocol import TrainEngine
@@ -18,8 +17,6 @@ from training_core.loop import Objective, train_steps
 from training_core.models.causal_lm import logprobs
 from training_core.models.scalar_head import token_values
 from training_core.types import Batch, Experience
-
-log = logging.getLogger(__name__)
 
 
 class FrozenModel:
@@ -65,6 +62,11 @@ class Learner:
         self.engine = engine
         self._objective = objective
         self._budget = micro_batch_tokens
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+        return self.engine.model
 
     def update(
         self, experience: Experience, minibatches: Sequence[Sequence[int]], first_step: int

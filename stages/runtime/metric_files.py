@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from stages.attempt import Attempt
 from stages.files import read_jsonl, write_json
 
 HEARTBEAT_SECONDS = 5.0
@@ -22,14 +23,14 @@ class FileSink:
     """Writes `metrics.jsonl` (one line per step) and `progress.json`.
 
     Args:
-        attempt_dir: where the files go.
+        attempt: where the files go.
         stage: put before each metric's name, as in `ppo/reward`.
     """
 
-    def __init__(self, attempt_dir: Path, stage: str) -> None:
+    def __init__(self, attempt: Attempt, stage: str) -> None:
         self._stage = stage
-        self._metrics = attempt_dir / "metrics.jsonl"
-        self._progress = attempt_dir / "progress.json"
+        self._metrics = attempt.metrics
+        self._progress = attempt.progress
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one line; see `MetricSink`."""
@@ -67,8 +68,8 @@ class NullSink:
 class Heartbeat:
     """Rewrites `heartbeat.json` every few seconds while the process lives."""
 
-    def __init__(self, attempt_dir: Path) -> None:
-        self._path = attempt_dir / "heartbeat.json"
+    def __init__(self, attempt: Attempt) -> None:
+        self._path = attempt.heartbeat
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 

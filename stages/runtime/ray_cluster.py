@@ -1,25 +1,22 @@
-"""The only door to Ray: stage processes as Ray jobs, and the workers of one of them."""
+"""Stage processes as Ray jobs; with `ray_workers` the only door to Ray."""
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING
 
 from stages.configs.block import ResourcesConfig
-from stages.contract import ExitCode
-from stages.runtime.worker_processes import IN_RAY_JOB, free_port, rank_environment, start_worker
-from training_core.errors import ConfigError, StoppedError, TransientError
+from stages.runtime.worker_processes import IN_RAY_JOB
+from training_core.errors import ConfigError, TransientError
 
-log = logging.getLogger("ratchet")
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
 
 LOCAL_DASHBOARD = "http://127.0.0.1:8265"
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE")
@@ -122,7 +119,7 @@ class RayCluster:
             self._client.stop_job(job_id)
 
     @cached_property
-    def _client(self) -> Any:
+    def _client(self) -> JobSubmissionClient:
         from ray.job_submission import JobSubmissionClient
 
         try:
@@ -132,123 +129,6 @@ class RayCluster:
 
     def _unreachable(self, error: Exception) -> TransientError:
         return TransientError(f"the Ray cluster at {self.address} did not answer: {error}")
-
-
-class RayWorkerGroup:
-    """Workers of one stage on the cluster whose job this process is, each in a bundle of its own.
-
-    Ray places them and restarts nothing.
-
-    Args:
-        request: for `python -m stages`.
-        resources: of each worker.
-        stop: set when nobody waits for the stage any more; the crew is then not started.
-    """
-
-    def __init__(self, request: Path, resources: ResourcesConfig, stop: Event) -> None:
-        import ray
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        on_sigterm = signal.getsignal(signal.SIGTERM)
-        ray.init(address="auto", log_to_driver=True)
-        signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own in place, which exits at once
-        bundle = _bundle(resources)
-        self._group = placement_group([bundle] * resources.num_workers, strategy="PACK")
-        while not self._group.wait(timeout_seconds=1):
-            if stop.is_set():
-                raise StoppedError("stopped while waiting for room on the cluster")
-        actor: Any = ray.remote(max_restarts=0, max_task_retries=0)(WorkerActor)
-        self._actors: list[Any] = [
-            actor.options(
-                num_cpus=bundle["CPU"],
-                num_gpus=bundle.get("GPU", 0),
-                memory=bundle.get("memory"),
-                scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=rank
-                ),
-            ).remote()
-            for rank in range(resources.num_workers)
-        ]
-        address, port = ray.get(self._actors[0].place.remote())
-        ray.get(
-            [
-                # Ray shows each worker its own GPUs alone, so that the first is always its own.
-                k.start.remote(
-                    str(request),
-                    str(Path.cwd()),
-                    rank_environment(rank, resources.num_workers, address, port, local_rank=0),
-                )
-                for rank, k in enumerate(self._actors)
-            ]
-        )
-
-    def poll(self) -> Sequence[int | None]:
-        """Exit codes so far; a worker whose node is lost is TRANSIENT."""
-        return [self._ask(actor, "poll", lost=int(ExitCode.TRANSIENT)) for actor in self._actors]
-
-    def send(self, number: int) -> None:
-        """Send a signal to every worker that lives."""
-        for actor in self._actors:
-            self._ask(actor, "send", number)
-
-    def close(self) -> None:
-        """Kill whoever is left and free the bundles."""
-        import ray
-        from ray.util.placement_group import remove_placement_group
-
-        self.send(signal.SIGKILL)
-        for actor in self._actors:
-            ray.kill(actor)
-        remove_placement_group(self._group)
-        ray.shutdown()
-
-    @staticmethod
-    def _ask(actor: Any, question: str, *args: Any, lost: Any = None) -> Any:
-        import ray
-        from ray.exceptions import RayActorError
-
-        try:
-            return ray.get(getattr(actor, question).remote(*args))
-        except RayActorError as error:
-            log.warning("a worker is lost: %s", error)
-            return lost
-
-
-class WorkerActor:
-    """Runs in a bundle and holds one worker's process."""
-
-    def __init__(self) -> None:
-        self._process: Any = None
-
-    def place(self) -> tuple[str, int]:
-        """Address of this machine and a free port on it."""
-        import ray
-
-        return ray.util.get_node_ip_address(), free_port()
-
-    def start(self, request: str, folder: str, environment: Mapping[str, str]) -> None:
-        """Start the worker where the job runs."""
-        os.chdir(folder)
-        self._process = start_worker(Path(request), environment)
-
-    def poll(self) -> int | None:
-        """Its exit code, or None."""
-        return self._process.poll()
-
-    def send(self, number: int) -> None:
-        """Send it a signal."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-
-
-def _bundle(resources: ResourcesConfig) -> dict[str, float]:
-    wanted = {
-        "CPU": resources.num_cpus,
-        "GPU": resources.num_gpus,
-        "memory": (resources.memory_gib or 0) * 2**30,
-    }
-    return {name: amount for name, amount in wanted.items() if amount}
 
 
 def _job_environment(resources: ResourcesConfig) -> dict[str, str]:

@@ -6,40 +6,58 @@ Their contents belong to the stage key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
-from stages.configs.data_config import FileDataConfig, HubDataConfig
-from stages.configs.model_config import HubModelConfig, LocalModelConfig
-from stages.configs.sampling_config import LexiconRewardConfig
+from stages.configs.data_config import HubDataConfig
+from stages.configs.model_config import HubModelConfig
+from stages.configs.reward_config import PythonRewardConfig
 from stages.files import files_at
 from stages.runtime.stage_key import digest_of, digest_of_tree
+from stages.runtime.user_code import digest_of_code, problem_in
 from training_core.errors import DataError
-
-LOCAL_SOURCES = (FileDataConfig, LocalModelConfig, LexiconRewardConfig)
-"""Blocks with a `path`, whose content has to be part of the stage key."""
 
 AnyBlock = TypeVar("AnyBlock", bound=BaseModel)
 T = TypeVar("T")
+Paths = str | tuple[str, ...]
 
 
 def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted field, path or glob) of everything local that `block` names, at any depth."""
-    if isinstance(block, LOCAL_SOURCES):
-        paths = block.path
+    """Yield (dotted field, path or glob) of all local data that `block` names, at any depth.
+
+    That is every field `path`, except the one of a Python reward, which names code.
+    """
+    for place, below in _blocks_at(block, prefix):
+        paths = _paths_of(below)
         if isinstance(paths, str):
-            yield f"{prefix}path", paths
+            yield f"{place}path", paths
         else:
-            yield from ((f"{prefix}path.{i}", path) for i, path in enumerate(paths))
+            yield from ((f"{place}path.{i}", path) for i, path in enumerate(paths))
+
+
+def code_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, PythonRewardConfig]]:
+    """Yield (dotted field, block) of all code of one's own that `block` names, at any depth."""
+    for place, below in _blocks_at(block, prefix):
+        if isinstance(below, PythonRewardConfig):
+            yield f"{place}path", below
+
+
+def _paths_of(block: BaseModel) -> Paths:
+    return () if isinstance(block, PythonRewardConfig) else dict(block).get("path", ())
+
+
+def _blocks_at(block: BaseModel, prefix: str) -> Iterator[tuple[str, BaseModel]]:
+    """Yield (where its fields are, block) of `block` and everything below it."""
+    yield prefix, block
     for name in type(block).model_fields:
         for key, below in _blocks_in(getattr(block, name), name):
-            yield from local_sources(below, f"{prefix}{key}.")
+            yield from _blocks_at(below, f"{prefix}{key}.")
 
 
-def _blocks_in(value: Any, name: str) -> Iterator[tuple[str, BaseModel]]:
+def _blocks_in(value: object, name: str) -> Iterator[tuple[str, BaseModel]]:
     if isinstance(value, BaseModel):
         yield name, value
     elif isinstance(value, list | tuple):
@@ -53,13 +71,12 @@ def resolve_paths(block: AnyBlock, root: Path) -> AnyBlock:
     def root_path(path: str) -> str:
         return str((root / path).resolve())
 
-    def root_one(source: BaseModel) -> dict[str, Any]:
-        if not isinstance(source, LOCAL_SOURCES):
-            return {}
-        paths = source.path
-        return {
-            "path": root_path(paths) if isinstance(paths, str) else tuple(map(root_path, paths))
-        }
+    def root_one(source: BaseModel) -> Mapping[str, object]:
+        if isinstance(source, PythonRewardConfig) and isinstance(source.code, Path):
+            return {"path": f"{root_path(str(source.code))}:{source.function}"}
+        paths = _paths_of(source)
+        rooted = root_path(paths) if isinstance(paths, str) else tuple(map(root_path, paths))
+        return {"path": rooted} if paths else {}
 
     return _rewritten(block, root_one)
 
@@ -80,7 +97,7 @@ def pin_revisions(
     """
     ask = commit_of or _commit_on_hub
 
-    def pin_one(source: BaseModel) -> dict[str, str]:
+    def pin_one(source: BaseModel) -> Mapping[str, object]:
         if isinstance(source, HubDataConfig | HubModelConfig) and not re.fullmatch(
             "[0-9a-f]{40}", source.revision
         ):
@@ -91,8 +108,8 @@ def pin_revisions(
     return _rewritten(block, pin_one)
 
 
-def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -> AnyBlock:
-    updates: dict[str, Any] = dict(change(block))
+def _rewritten(block: AnyBlock, change: Callable[[BaseModel], Mapping[str, object]]) -> AnyBlock:
+    updates: dict[str, object] = dict(change(block))
     for name in type(block).model_fields:
         value = getattr(block, name)
         if any(True for _ in _blocks_in(value, name)):
@@ -100,7 +117,7 @@ def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -
     return block.model_copy(update=updates)
 
 
-def _rewritten_value(value: Any, change: Callable[[BaseModel], dict[str, Any]]) -> Any:
+def _rewritten_value(value: object, change: Callable[[BaseModel], Mapping[str, object]]) -> object:
     if isinstance(value, BaseModel):
         return _rewritten(value, change)
     if isinstance(value, list | tuple):
@@ -124,24 +141,27 @@ def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
 
 
 def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:
-    """Describe every named file or directory that is not there."""
-    return [
+    """Describe every named file, directory or function that is not there."""
+    data = [
         f"{field}: there is no file or directory {path}; "
         "set data_root (or RATCHET_SHARED) to where the data is"
         for field, path in local_sources(block, prefix)
         if not files_at(path)
     ]
+    code = ((field, problem_in(reward)) for field, reward in code_sources(block, prefix))
+    return data + [f"{field}: {problem}" for field, problem in code if problem]
 
 
 def digests_of_sources(block: BaseModel) -> dict[str, str]:
-    """Digest the contents of every named file or directory, by field.
+    """Digest the contents of every named file, directory and function, by field.
 
     Raises:
         DataError: if one is not there.
     """
     if missing := missing_sources(block):
         raise DataError("; ".join(missing))
-    return {field: _digest_at(path) for field, path in local_sources(block)}
+    data = {field: _digest_at(path) for field, path in local_sources(block)}
+    return data | {field: digest_of_code(reward) for field, reward in code_sources(block)}
 
 
 def _digest_at(path: str) -> str:

@@ -6,17 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
 from stages.configs.block import StageConfig
-from stages.contract import StageSpec
+from stages.configs.stage_record import StageRecord
 
 SCHEMA = 1
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """SHA-256 of `value` as canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -39,7 +38,7 @@ def digest_of_tree(root: Path) -> str:
     return digest_of([[str(p.relative_to(root)), digest_of_file(p)] for p in files])
 
 
-def semantic_part(block: BaseModel) -> dict[str, Any]:
+def semantic_part(block: BaseModel) -> dict[str, object]:
     """Return the fields of `block`, all levels down, that can change a result."""
     return {
         name: _plain(getattr(block, name))
@@ -48,7 +47,7 @@ def semantic_part(block: BaseModel) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, BaseModel):
         return semantic_part(value)
     if isinstance(value, list | tuple):
@@ -58,7 +57,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def stage_key(spec: StageSpec, config: StageConfig, inputs: Mapping[str, str]) -> str:
+def stage_key(spec: StageRecord, config: StageConfig, inputs: Mapping[str, str]) -> str:
     """Compute the stage key.
 
     Args:

@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.contract import ArtifactKind
+from stages.attempt import Attempt, attempts_below
+from stages.configs.stage_record import ArtifactKind
 from stages.runtime.stage_key import digest_of, digest_of_file
 from training_core.errors import IntegrityError
 
@@ -109,18 +110,21 @@ class Store:
         """Directory of one stage key."""
         return self.root / "stages" / stage / key
 
-    def attempt_dir(self, stage: str, key: str, attempt: str) -> Path:
-        """Directory of one attempt."""
-        return self.stage_dir(stage, key) / "attempts" / attempt
+    def attempt(self, stage: str, key: str, name: str) -> Attempt:
+        """One attempt at a stage key, made or not."""
+        return Attempt(self._attempts_dir(stage, key) / name)
 
-    def attempts(self, stage: str, key: str) -> list[Path]:
-        """Attempt directories, newest first."""
-        found = (self.stage_dir(stage, key) / "attempts").glob("a[0-9]*")
-        return sorted(found, key=lambda path: int(path.name[1:]), reverse=True)
+    def attempts(self, stage: str, key: str) -> list[Attempt]:
+        """The attempts at a stage key, newest first."""
+        return attempts_below(self._attempts_dir(stage, key))
+
+    def attempt_of(self, manifest: Manifest) -> Attempt:
+        """The attempt that made what a manifest records."""
+        return self.attempt(manifest.stage, manifest.key, manifest.attempt)
 
     def artifact_dir(self, manifest: Manifest) -> Path:
         """Directory of the files that a manifest records."""
-        return self.attempt_dir(manifest.stage, manifest.key, manifest.attempt) / "artifact"
+        return self.attempt_of(manifest).artifact
 
     def find(self, stage: str, key: str) -> Manifest | None:
         """Return the manifest of a finished stage whose files are all there, or None.
@@ -172,8 +176,9 @@ class Store:
         path = directory / MANIFEST
         if path.exists():
             path.rename(directory / f"manifest.set-aside-{time.time_ns()}.json")
-        for checkpoints in directory.glob("attempts/*/checkpoints"):  # else it would only resume
-            checkpoints.rename(checkpoints.with_name("checkpoints.set-aside"))
+        for attempt in self.attempts(stage, key):  # with its checkpoints the stage would resume
+            if attempt.checkpoints.exists():
+                attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
 
     def manifests(self) -> list[Manifest]:
         """Every manifest in the store, oldest first."""
@@ -225,6 +230,9 @@ class Store:
             path = self.artifact_dir(draft) / record.path
             path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
         return True
+
+    def _attempts_dir(self, stage: str, key: str) -> Path:
+        return self.stage_dir(stage, key) / "attempts"
 
 
 def record_files(directory: Path) -> tuple[tuple[FileRecord, ...], str]:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from stages.attempt import Attempt
 from stages.configs.block import LoggingConfig, WandbConfig
 from stages.contract import MetricSink
 from stages.files import read_jsonl
@@ -19,33 +20,37 @@ from stages.runtime.metric_files import FileSink
 from stages.runtime.store import Request
 from training_core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 RUN_ID_DIGITS = 32
 """Of the stage key; Weights & Biases takes ids of at most 64 characters."""
 
 
 @contextmanager
-def open_sinks(attempt_dir: Path, request: Request, logging: LoggingConfig) -> Iterator[MetricSink]:
+def open_sinks(attempt: Attempt, request: Request, logging: LoggingConfig) -> Iterator[MetricSink]:
     """Open the file sink, and those that `logging` asks for; close them when the body ends.
 
     Args:
-        attempt_dir: where their files go.
+        attempt: where their files go.
         request: names stage and key.
         logging: which ones.
 
     Raises:
         ConfigError: if the package of one is not installed.
     """
-    sinks: list[Any] = [FileSink(attempt_dir, request.stage)]
+    copies: list[TensorBoardSink | WandbSink] = []
     if logging.tensorboard:
         _require("tensorboard")
-        sinks.append(TensorBoardSink(attempt_dir, request.stage))
+        copies.append(TensorBoardSink(attempt, request.stage))
     if logging.wandb is not None:
         _require("wandb")
-        sinks.append(WandbSink(attempt_dir, request, logging.wandb))
+        copies.append(WandbSink(attempt, request, logging.wandb))
     try:
-        yield Sinks(sinks) if len(sinks) > 1 else sinks[0]
+        files = FileSink(attempt, request.stage)
+        yield Sinks((files, *copies)) if copies else files
     finally:
-        for sink in sinks[1:]:
+        for sink in copies:
             sink.close()
 
 
@@ -83,14 +88,14 @@ class TensorBoardSink:
     """Event files in `<attempt>/tensorboard`, which a resumed stage writes anew, whole.
 
     Args:
-        attempt_dir: where they go.
+        attempt: where they go.
         stage: put before each metric's name.
     """
 
-    def __init__(self, attempt_dir: Path, stage: str) -> None:
-        self._stage, self._folder = stage, attempt_dir / "tensorboard"
-        self._metrics = attempt_dir / "metrics.jsonl"
-        self._writer: Any = None
+    def __init__(self, attempt: Attempt, stage: str) -> None:
+        self._stage, self._folder = stage, attempt.tensorboard
+        self._metrics = attempt.metrics
+        self._writer: SummaryWriter | None = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add one point to each curve."""
@@ -129,23 +134,23 @@ class WandbSink:
     the first. The key of the service is the node's own (WANDB_API_KEY).
 
     Args:
-        attempt_dir: where its files go.
+        attempt: where its files go.
         request: names stage and key, and holds the config that is shown with the run.
         settings: project and mode.
     """
 
-    def __init__(self, attempt_dir: Path, request: Request, settings: WandbConfig) -> None:
+    def __init__(self, attempt: Attempt, request: Request, settings: WandbConfig) -> None:
         import wandb
 
         self._stage = request.stage
         try:
-            self._run: Any = wandb.init(
+            self._run = wandb.init(
                 project=settings.project,
                 id=f"{request.stage}-{request.key[:RUN_ID_DIGITS]}",
                 name=f"{request.step}-{request.key[:12]}",
                 mode=settings.mode,
                 resume="allow",
-                dir=str(attempt_dir),
+                dir=str(attempt.directory),
                 config=request.config,
             )
         except wandb.Error as error:

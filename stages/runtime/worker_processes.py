@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from stages.contract import ExitCode
+from stages.runtime.exit_codes import ExitCode
 
 IN_RAY_JOB = "RATCHET_IN_RAY_JOB"
 """Environment variable that a Ray job is given; elsewhere workers are processes of this machine."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.configs.block import ResourcesConfig
-from stages.contract import ExitCode
+from stages.runtime.exit_codes import ExitCode, ending_of
 from stages.runtime.worker_processes import IN_RAY_JOB, LocalWorkerGroup, WorkerGroup
 
 log = logging.getLogger("ratchet")
@@ -37,7 +37,7 @@ def run_workers(request: Path, resources: ResourcesConfig, stop: threading.Event
         0 if all are done, else the exit code of the worker that failed.
     """
     if os.environ.get(IN_RAY_JOB):
-        from stages.runtime.ray_cluster import RayWorkerGroup
+        from stages.runtime.ray_workers import RayWorkerGroup
 
         group: WorkerGroup = RayWorkerGroup(request, resources, stop)
     else:
@@ -84,6 +84,7 @@ def exit_code_of(codes: Sequence[int | None]) -> int:
         (128 + signal), else what is left.
     """
     failed = [code for code in codes if code]
-    known = [c for c in failed if c in tuple(ExitCode) and c != ExitCode.TRANSIENT]
+    endings = [ending_of(code) for code in failed]
+    known = [int(e.code) for e in endings if e is not None and not e.may_be_an_echo]
     killed = [128 - code for code in failed if code < 0]
     return (known or killed or failed)[0]

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from stages.contract import Context, Inputs
+from stages.sampling.rewards import build_reward
 from stages.sampling.rollouts import (
-    build_reward,
     load_prompts,
     open_engine,
     sample_groups,

@@ -1,4 +1,4 @@
-"""Prompts to scored rollouts, for every stage that samples from a policy."""
+"""Prompts to rollouts, for every stage that samples from a policy."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from typing import Any
 
 from stages import datasets
 from stages.configs.data_config import DataConfig
-from stages.configs.sampling_config import (
-    CafeRewardConfig,
-    LexiconRewardConfig,
-    RewardConfig,
-    RolloutConfig,
-)
-from stages.contract import Context, Inputs
-from stages.training.engines import best_device
+from stages.configs.sampling_config import RolloutConfig
+from stages.contract import Context
 from training_core.data.chat import encode_prompts
 from training_core.errors import ConfigError, DataError, StoppedError
-from training_core.rewards import functions
-from training_core.rewards.model_reward import RewardModelReward
-from training_core.rewards.reward import Reward
 from training_core.rollout.engine import (
     RolloutEngine,
     Sampling,
@@ -47,7 +38,10 @@ def load_prompts(data: DataConfig, tokenizer: Any, rollouts: RolloutConfig) -> l
         DataError: if none is left.
     """
     rows = datasets.prompts(data)
-    prompts = encode_prompts(tokenizer, [str(i) for i in range(1, len(rows) + 1)], rows)
+    names = [str(i) for i in range(1, len(rows) + 1)]
+    prompts = encode_prompts(
+        tokenizer, names, [row.prompt for row in rows], [row.columns for row in rows]
+    )
     room = rollouts.max_tokens - rollouts.max_response_tokens
     kept = [p for p in prompts if len(p.input_ids) <= room]
     if len(kept) < len(prompts):
@@ -147,23 +141,3 @@ def sample_groups(
         if context:
             context.sink.progress(len(groups), len(prompts), "prompts sampled")
     return groups
-
-
-def build_reward(reward: RewardConfig, inputs: Inputs, *, micro_batch_tokens: int = 8192) -> Reward:
-    """Build the reward that a config describes.
-
-    Raises:
-        ConfigError: if it is the reward model and the graph gives none.
-    """
-    if isinstance(reward, CafeRewardConfig):
-        return functions.cafe_reward
-    if isinstance(reward, LexiconRewardConfig):
-        return functions.LexiconReward(datasets.read_lexicon(Path(reward.path)), reward.ignore)
-    if "reward_model" not in inputs:
-        raise ConfigError("the reward is `reward_model`, but this stage was given no reward model")
-    return RewardModelReward(
-        inputs["reward_model"],
-        normalise=reward.normalise,
-        micro_batch_tokens=micro_batch_tokens,
-        device=best_device(),
-    )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stages.configs.sampling_config import GroupSamplingConfig
 from stages.contract import Context, Inputs
+from stages.sampling.rewards import build_reward
 from stages.sampling.rollouts import (
-    build_reward,
     load_prompts,
     open_engine,
     sample_groups,
@@ -30,6 +30,7 @@ def sample_and_score(
         One group per prompt; unscored rollouts are missing from it.
     """
     rollouts = config.rollouts
+    reward = build_reward(config.reward, inputs)  # first: what is wrong with it is cheap to see now
     tokenizer = hub.load_tokenizer(inputs["policy"])
     policy = hub.freeze(hub.load_policy(inputs["policy"])).to(best_device())
     engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)
@@ -44,7 +45,7 @@ def sample_and_score(
     flat = [rollout for group in groups for rollout in group]
     verify_engine(engine, policy, flat, rollouts, pad_id(tokenizer))
     engine.close()
-    scored = score(build_reward(config.reward, inputs), flat, unscored_limit=config.unscored_limit)
+    scored = score(reward, flat, unscored_limit=config.unscored_limit)
     by_prompt: dict[str, list[ScoredRollout]] = {}
     for item in scored:
         by_prompt.setdefault(item.rollout.prompt.id, []).append(item)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import nn
 
+from stages.attempt import Attempt
 from stages.contract import Context
 from training_core import checkpoint
 from training_core.distributed import all_gather_object
@@ -31,99 +34,90 @@ class Part(Protocol):
         ...
 
 
-def resume(
-    context: Context,
-    models: Mapping[str, Any],
-    engines: Mapping[str, TrainEngine],
-    parts: Mapping[str, Part] | None = None,
-) -> int:
-    """Load the newest checkpoint of this or an earlier attempt that is sound, and its curves.
+@dataclass(frozen=True)
+class Checkpoints:
+    """All that a stage needs to go on where it was: saved between two steps, loaded at the start.
 
-    Args:
-        context: where checkpoints are.
-        models: by name.
-        engines: by name.
-        parts: what else has a state, by name.
-
-    Returns:
-        Steps already done; 0 if there is no sound checkpoint.
-    """
-    for candidate in checkpoint.complete_checkpoints(context.checkpoint_roots):
-        try:
-            with _whole(list(engines.values())):
-                state = checkpoint.load(candidate, models)
-        except IntegrityError as error:
-            log.warning("not resumed from a damaged checkpoint: %s", error)
-            continue
-        for name, engine in engines.items():
-            engine.load_state_dict(state["engines"][name])
-            shards = candidate.directory / checkpoint.SHARDS / name
-            engine.load_shards(shards, context.attempt_dir / "universal")
-        for name, part in (parts or {}).items():
-            part.load_state_dict(state["parts"][name])
-        _set_random_state(state["random"][context.dist_info.rank % len(state["random"])])
-        context.sink.rewind(candidate.directory.parent.parent / "metrics.jsonl", candidate.step)
-        log.info("resumed at step %d from %s", candidate.step, candidate.directory)
-        return candidate.step
-    context.sink.rewind(context.attempt_dir / "metrics.jsonl", 0)
-    return 0
-
-
-def saver(
-    context: Context,
-    models: Mapping[str, Any],
-    engines: Mapping[str, TrainEngine],
-    *,
-    keep: int,
-    keep_gib: float | None = None,
-    parts: Mapping[str, Part] | None = None,
-    protected: Callable[[], Sequence[int]] = tuple,
-) -> Callable[[int], None]:
-    """Build the function that checkpoints `models`, `engines` and `parts` after a step.
-
-    Args:
-        context: where checkpoints go.
+    Attributes:
+        context: where checkpoints are, and who writes them.
         models: by name.
         engines: by name; each makes its own model whole.
         keep: newest checkpoints that stay.
-        keep_gib: size in GiB beyond which old ones go.
         parts: what else has a state, by name.
+        keep_gib: size in GiB beyond which old ones go.
         protected: gives the steps whose checkpoints stay.
     """
 
-    def save_shards(directory: Path) -> None:
-        for name, engine in engines.items():
-            engine.save_shards(directory / name)
+    context: Context
+    models: Mapping[str, nn.Module]
+    engines: Mapping[str, TrainEngine]
+    keep: int
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    keep_gib: float | None = None
+    protected: Callable[[], Sequence[int]] = tuple
 
-    def save(step: int) -> None:
-        with _whole(list(engines.values())):
+    def resume(self) -> int:
+        """Load the newest checkpoint of this or an earlier attempt that is sound, and its curves.
+
+        Returns:
+            Steps already done; 0 if there is no sound checkpoint.
+        """
+        context = self.context
+        for candidate in checkpoint.complete_checkpoints(context.checkpoint_roots):
+            try:
+                with self._gathered():
+                    state = checkpoint.load(candidate, self.models)
+            except IntegrityError as error:
+                log.warning("not resumed from a damaged checkpoint: %s", error)
+                continue
+            self._restore(candidate.directory / checkpoint.SHARDS, state)
+            context.sink.rewind(Attempt.of_checkpoint(candidate.directory).metrics, candidate.step)
+            log.info("resumed at step %d from %s", candidate.step, candidate.directory)
+            return candidate.step
+        context.sink.rewind(context.attempt.metrics, 0)
+        return 0
+
+    def _restore(self, shards: Path, state: Mapping[str, Any]) -> None:
+        """Restore everything but the models' weights."""
+        for name, engine in self.engines.items():
+            engine.load_state_dict(state["engines"][name])
+            engine.load_shards(shards / name, self.context.attempt.universal)
+        for name, part in self.parts.items():
+            part.load_state_dict(state["parts"][name])
+        _set_random_state(state["random"][self.context.dist_info.rank % len(state["random"])])
+
+    def save(self, step: int) -> None:
+        """Write a checkpoint after `step`; on every rank at once."""
+        context = self.context
+        with self._gathered():
             state = {
-                "engines": {name: engine.state_dict() for name, engine in engines.items()},
-                "parts": {name: part.state_dict() for name, part in (parts or {}).items()},
+                "engines": {name: engine.state_dict() for name, engine in self.engines.items()},
+                "parts": {name: part.state_dict() for name, part in self.parts.items()},
                 "random": all_gather_object(_random_state(), context.dist_info),
             }
             checkpoint.save(
                 context.checkpoint_roots[0],
                 step,
-                models,
+                self.models,
                 state,
-                keep=keep,
-                keep_gib=keep_gib,
-                protected=protected(),
-                shards=save_shards,
+                keep=self.keep,
+                keep_gib=self.keep_gib,
+                protected=self.protected(),
+                shards=self._save_shards,
                 dist_info=context.dist_info,
             )
 
-    return save
+    def _save_shards(self, directory: Path) -> None:
+        for name, engine in self.engines.items():
+            engine.save_shards(directory / name)
 
-
-@contextmanager
-def _whole(engines: Sequence[TrainEngine]) -> Iterator[None]:
-    if not engines:
-        yield
-        return
-    with engines[0].gathered_weights(), _whole(engines[1:]):
-        yield
+    @contextmanager
+    def _gathered(self) -> Iterator[None]:
+        """Let every model have all of its weights while the body runs."""
+        with ExitStack() as stack:
+            for engine in self.engines.values():
+                stack.enter_context(engine.gathered_weights())
+            yield
 
 
 def _random_state() -> dict[str, Any]:

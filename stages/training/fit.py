@@ -16,14 +16,15 @@ import torch
 from stages.configs.training_config import DeepSpeedEngineConfig, TrainingConfig
 from stages.contract import Context
 from stages.training.best_checkpoint import BestCheckpoint
-from stages.training.checkpointing import Part, resume, saver
+from stages.training.checkpointing import Checkpoints, Part
 from stages.training.engines import make_engine
+from stages.training.steps import StepDone, make_steps
 from training_core import checkpoint
 from training_core.data.batching import share_of_rank, steps_in
-from training_core.distributed import all_gather_object, any_rank
+from training_core.distributed import all_gather_object
 from training_core.ema import WeightAverage
 from training_core.engine.protocol import Objective, TrainEngine
-from training_core.errors import ConfigError, DataError, IntegrityError, StoppedError
+from training_core.errors import ConfigError, DataError, IntegrityError
 from training_core.loop import train_steps
 from training_core.models import hub
 from training_core.models.parts import TrainedPart
@@ -116,12 +117,21 @@ class _Fitting:
         with engine.gathered_weights() as model:
             decay = training.ema_decay
             self._average = None if decay is None else WeightAverage(model, decay)
-        self._parts: dict[str, Part] = {"best": self._best}
+        parts: dict[str, Part] = {"best": self._best}
         if self._average is not None:
-            self._parts["average"] = self._average
+            parts["average"] = self._average
+        self._checkpoints = Checkpoints(
+            context,
+            models={"model": self._trained},
+            engines={"engine": engine},
+            parts=parts,
+            keep=training.keep_checkpoints,
+            keep_gib=training.keep_checkpoints_gib,
+            protected=self._best.steps,
+        )
 
     def asked(self, batch_of: BatchOf) -> BatchOf:
-        """Let `batch_of` find the model whole, and leave it was."""
+        """Let `batch_of` find the model whole, and leave it as it was."""
 
         def batch_of_whole(step: int) -> Sequence[Any]:
             with self._engine.gathered_weights(), eval_mode(self._model):
@@ -131,33 +141,19 @@ class _Fitting:
 
     def run(self, objective: Objective, batch_of: BatchOf, total: int) -> None:
         """Make all steps that are not made yet."""
-        context, every = self._context, self._training.save_every_steps
-        models, engines = {"model": self._trained}, {"engine": self._engine}
-        first = resume(context, models, engines, self._parts)
-        save = saver(
-            context,
-            models,
-            engines,
-            keep=self._training.keep_checkpoints,
-            keep_gib=self._training.keep_checkpoints_gib,
-            parts=self._parts,
-            protected=self._best.steps,
-        )
-        batches = (self._share(batch_of(step)) for step in range(first, total))
-        for report in train_steps(
-            self._engine, objective, batches, first_step=first, dist_info=context.dist_info
-        ):
-            measured, is_best = self._after(report, total)
-            context.sink.log(report.step, {**report.metrics, **_basics(report), **measured})
-            context.sink.progress(report.step, total, f"loss {report.loss:.4f}")
-            must_stop = any_rank(context.should_stop(), context.dist_info)
-            is_due = is_best or report.step % every == 0
-            if must_stop or (is_due and report.step < total):
-                save(report.step)
-            if must_stop:
-                raise StoppedError(
-                    f"stopped at step {report.step} of {total}; its checkpoint is saved"
-                )
+
+        def steps(first: int) -> Iterator[StepDone]:
+            batches = (self._share(batch_of(step)) for step in range(first, total))
+            dist_info = self._context.dist_info
+            for report in train_steps(
+                self._engine, objective, batches, first_step=first, dist_info=dist_info
+            ):
+                measured, is_best = self._after(report, total)
+                metrics = {**report.metrics, **_basics(report), **measured}
+                yield StepDone(metrics, f"loss {report.loss:.4f}", must_save=is_best)
+
+        every = self._training.save_every_steps
+        make_steps(steps, total, self._checkpoints, self._context, save_every=every)
 
     def _after(self, report: StepReport, total: int) -> tuple[Mapping[str, float], bool]:
         """Average and evaluate, before anything of this step is saved."""
@@ -185,7 +181,7 @@ class _Fitting:
             return micro_batches
         return share_of_rank(
             micro_batches,
-            [padded_tokens(m) for m in micro_batches],
+            [m.batch.padded_tokens for m in micro_batches],
             dist_info.data_rank,
             dist_info.data_world_size,
             even=self._engine.needs_even_ranks,
@@ -228,12 +224,6 @@ def eval_mode(model: Any) -> Iterator[None]:
 
 def _is_partly_frozen(model: Any) -> bool:
     return not all(parameter.requires_grad for parameter in model.parameters())
-
-
-def padded_tokens(micro_batch: Any) -> int:
-    """What a micro-batch costs: the size of its `batch.input_ids`, or of its own `input_ids`."""
-    batch = micro_batch.batch if hasattr(micro_batch, "batch") else micro_batch
-    return int(batch.input_ids.numel())
 
 
 def _basics(report: StepReport) -> dict[str, float]:

@@ -135,12 +135,11 @@ def _version_of(ref: StageRef, lifecycle: str) -> str | None:
 
 
 def _with_manifest(step: Step, manifest: Manifest, store: Store, names: Mapping[str, str]) -> Step:
-    attempt = store.attempt_dir(manifest.stage, manifest.key, manifest.attempt)
     inputs = [Source(r, names.get(k, k[:KEY_LENGTH])) for r, k in manifest.parents.items()]
     return replace(
         step,
         inputs=tuple(inputs),
         cost=manifest.cost,
         environment=manifest.environment,
-        curves=read_curves(manifest.stage, attempt / "metrics.jsonl"),
+        curves=read_curves(manifest.stage, store.attempt_of(manifest).metrics),
     )

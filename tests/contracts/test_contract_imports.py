@@ -34,6 +34,13 @@ from flows.cli.main import app
 result = CliRunner().invoke(app, ["--help"])
 assert result.exit_code == 0 and "Usage" in result.output
 """
+STAGES_HELP = """
+from stages.__main__ import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert end.code == 0
+"""
 VALIDATE = """
 from flows.config.presets import load_config
 load_config("tiny", {"dpo": {"training": {"epochs": 2}}})
@@ -47,7 +54,11 @@ stage_key(spec, spec.config(), {})
 """
 
 
-@pytest.mark.parametrize("code", [HELP, VALIDATE, KEY], ids=["help", "validation", "stage keys"])
+@pytest.mark.parametrize(
+    "code",
+    [HELP, STAGES_HELP, VALIDATE, KEY],
+    ids=["help", "help of stages", "validation", "stage keys"],
+)
 def test_help_validation_and_stage_keys_import_nothing_heavy(code):
     assert loaded_by(code) == set()
 

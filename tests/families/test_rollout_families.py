@@ -13,7 +13,7 @@ from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import critic_values, policy_logprobs
 from training_core.algorithms.kl import k1
 from training_core.data.batching import collate
-from training_core.data.chat import encode_response
+from training_core.data.chat import encode_responses
 from training_core.models.causal_lm import logprobs
 from training_core.rollout.engine import Sampling
 from training_core.rollout.transformers_engine import TransformersEngine
@@ -87,7 +87,7 @@ def test_the_ids_that_were_sampled_are_the_ids_that_are_trained(tokenizer, cafe_
     tea, unknown = tokenizer.convert_tokens_to_ids(["tea", "<unk>"])
     ids = (tea, unknown, unknown, tea, tokenizer.eos_token_id)  # no text gives these ids
     text = tokenizer.decode(ids, skip_special_tokens=True)
-    again = encode_response(tokenizer, prompt, text, max_tokens=99)
+    (again,) = encode_responses(tokenizer, [prompt], [text], max_tokens=99, is_finished=[True])
     assert again is not None
     assert again.input_ids[-len(ids) :] != ids  # so tokenising again would be seen
     rollout = Rollout(prompt, ids, (-1.0,) * 5, text, True, 0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from stages.attempt import Attempt
 from stages.batches.micro_batches import Examples, micro_batches
 from stages.batches.unpaired_batches import mismatch
 from stages.configs.data_config import CafeDataConfig
@@ -17,7 +18,7 @@ from stages.contract import Context
 from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import policy_logprobs
 from stages.runtime.metric_files import FileSink
-from stages.training.reference_logprobs import reference_logprobs
+from stages.training.reference_logprobs import Reference
 from tests.families.layouts import padded_right
 from tests.families.objectives import GradientKeeper, cases, gradient
 from training_core.algorithms.kl import k1, k3
@@ -184,7 +185,8 @@ OTHERS = {
 
 def test_kept_reference_logprobs_are_found_for_the_same_inputs_and_no_others(make_policy, tmp_path):
     """Family 33: a cache key that omits something."""
-    context = Context(tmp_path, FileSink(tmp_path, "dpo"), cache_dir=tmp_path / "cache")
+    attempt = Attempt(tmp_path)
+    context = Context(attempt, FileSink(attempt, "dpo"), cache_dir=tmp_path / "cache")
     loads = []
 
     def ask(examples, identity="weights float32"):
@@ -193,10 +195,8 @@ def test_kept_reference_logprobs_are_found_for_the_same_inputs_and_no_others(mak
             return nullcontext(make_policy())
 
         collator = Examples(examples, 0, CPU)
-        return reference_logprobs(
-            load, collator, examples, batch_of=lambda batch: batch, columns=1,
-            budget_tokens=64, identity=identity, context=context,
-        )  # fmt: skip
+        reference = Reference(load, identity, context)
+        return reference.logprobs(collator, examples, columns=1, budget_tokens=64)
 
     first = ask(EXAMPLES)
     assert torch.equal(ask(EXAMPLES), first)

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from mlflow import MlflowClient
 
+from stages.attempt import Attempt
 from stages.runtime.ray_cluster import JobStatus, RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
-from tasks.submission import job_id_of
 from tests.lifecycle.driver import FEW_JUDGED, Lifecycle
 
 pytestmark = pytest.mark.lifecycle
@@ -104,8 +104,7 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancel
     lifecycle.cancel(run_id)
     assert lifecycle.wait(run_id).state_name == "Cancelled"
     cluster = RayCluster(lifecycle.environment["RAY_ADDRESS"])
-    key = attempt.parents[1].name
-    job = job_id_of("reward_model", key, attempt)
+    key, job = Attempt(attempt).key, Attempt(attempt).job_id
     lifecycle.until(lambda: not cluster.info(job).status.is_live)
     assert cluster.info(job).status in (JobStatus.STOPPED, JobStatus.FAILED)
     assert lifecycle.store.find("reward_model", key) is None

@@ -15,11 +15,8 @@ import torch
 
 from training_core.algorithms.distillation_losses import DIVERGENCES, token_divergence
 from training_core.algorithms.logprobs import Head
-from training_core.algorithms.preference_losses import (
-    PREFERENCE_LOSSES,
-    PairLogprobs,
-    implicit_rewards,
-)
+from training_core.algorithms.pair_logprobs import PairLogprobs
+from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.algorithms.reward_losses import bradley_terry
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stages.attempt import Attempt
 from stages.catalog import find_stage
 from stages.runtime.process import run_request
 from stages.runtime.sources import digests_of_sources, missing_sources
@@ -42,9 +44,8 @@ def write_request(
         input_digests=digests,
         parents={role: m.key for role, m in parents.items()},
     )
-    directory = store.attempt_dir(stage, key, attempt)
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / "request.json"
+    path = store.attempt(stage, key, attempt).request
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(request.model_dump_json())
     return path
 
@@ -54,23 +55,29 @@ def finish(
 ) -> Manifest:
     """Run a stage and return its manifest; a finished one is not run again."""
     path = write_request(store, stage, config, parents)
-    key = path.parents[2].name
-    if (manifest := store.find(stage, key)) is not None:
+    attempt = Attempt(path.parent)
+    if (manifest := store.find(stage, attempt.key)) is not None:
         return manifest
     code = run_here(path)
-    error = path.with_name("error.json")
-    assert code == 0, error.read_text()
-    manifest = store.find(stage, key)
+    assert code == 0, attempt.error.read_text()
+    manifest = store.find(stage, attempt.key)
     assert manifest is not None
     return manifest
 
 
 def run_here(request: Path) -> int:
     """Run `python -m stages` without the process, and give back what it takes for itself."""
+    with as_if_a_process():
+        return int(run_request(request))
+
+
+@contextmanager
+def as_if_a_process() -> Iterator[None]:
+    """Give back the signal and the log that a stage's process takes for itself."""
     on_sigterm = signal.getsignal(signal.SIGTERM)
     handlers = logging.root.handlers[:]
     try:
-        return int(run_request(request))
+        yield
     finally:
         signal.signal(signal.SIGTERM, on_sigterm)
         for handler in logging.root.handlers[:]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from test_stage_process import SFT, start, wait_for_step
 
+from stages.attempt import Attempt
 from stages.configs.block import LoggingConfig
 from stages.files import read_jsonl
 from stages.runtime import trackers
@@ -57,7 +58,7 @@ def records_of(path: Path) -> Iterator[bytes]:
 
 
 def test_only_files_are_written_where_nothing_else_is_asked_for(tmp_path):
-    with open_sinks(tmp_path, REQUEST, LoggingConfig()) as sink:
+    with open_sinks(Attempt(tmp_path), REQUEST, LoggingConfig()) as sink:
         assert isinstance(sink, FileSink)
         sink.log(1, {"loss": 0.5})
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
@@ -69,17 +70,17 @@ def test_a_resumed_curve_is_whole_in_tensorboard_and_has_each_step_once(tmp_path
     for attempt in (first, second):
         attempt.mkdir()
     logging = LoggingConfig(tensorboard=True)
-    with open_sinks(first, REQUEST, logging) as sink:
+    with open_sinks(Attempt(first), REQUEST, logging) as sink:
         sink.rewind(first / "metrics.jsonl", 0)
         for step in range(1, 6):  # the checkpoint was of step 3; 4 and 5 are done again
             sink.log(step, {"loss": 10.0 - step})
-    with open_sinks(second, REQUEST, logging) as sink:
+    with open_sinks(Attempt(second), REQUEST, logging) as sink:
         sink.rewind(first / "metrics.jsonl", 3)
         sink.log(4, {"loss": 6.0})
         sink.log(5, {"loss": 5.0})
     expected = [(step, 10.0 - step) for step in range(1, 6)]
     assert tensorboard_curve(second, "sft/loss") == expected
-    with open_sinks(second, REQUEST, logging) as sink:  # again, in the same folder
+    with open_sinks(Attempt(second), REQUEST, logging) as sink:  # again, in the same folder
         sink.rewind(second / "metrics.jsonl", 4)
         sink.log(5, {"loss": 5.0})
     assert tensorboard_curve(second, "sft/loss") == expected
@@ -92,7 +93,7 @@ def test_every_attempt_at_a_stage_goes_on_with_one_run_of_weights_and_biases(tmp
     logging = LoggingConfig.model_validate(
         {"wandb": {"project": "ratchet-tests", "mode": "offline"}}
     )
-    with open_sinks(tmp_path, REQUEST, logging) as sink:
+    with open_sinks(Attempt(tmp_path), REQUEST, logging) as sink:
         sink.log(1, {"loss": 0.5})
         sink.log(2, {"loss": 0.25})
     (run,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
@@ -122,7 +123,7 @@ def test_a_package_that_is_missing_is_named_before_anything_starts(
     told = rf"logging\.{package} is set.*pip install ratchet-rlhf\[{package}\]"
     with (
         pytest.raises(ConfigError, match=told),
-        open_sinks(tmp_path, REQUEST, LoggingConfig.model_validate(logging)),
+        open_sinks(Attempt(tmp_path), REQUEST, LoggingConfig.model_validate(logging)),
     ):
         pass
 

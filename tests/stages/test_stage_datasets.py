@@ -126,7 +126,7 @@ def test_columns_are_mapped_by_role(tmp_path):
     columns = {"prompt": "q", "chosen": "good", "rejected": "bad"}
     data = file_of(tmp_path, rows, columns=columns)
     assert preferences(data) == [Preference(USER, "yes", "no")]
-    assert prompts(data) == [USER]
+    assert [row.prompt for row in prompts(data)] == [USER]
 
 
 def test_the_limit_takes_the_first_rows(tmp_path):

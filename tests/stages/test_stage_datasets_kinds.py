@@ -260,7 +260,7 @@ def test_a_solution_that_is_none_is_an_error(tmp_path, row, expected):
     ids="+".join,
 )
 def test_a_prompt_is_recognised_and_its_answer_left_out(tmp_path, row):
-    assert prompts(data(tmp_path, row)) == [(Q,)]
+    assert [row.prompt for row in prompts(data(tmp_path, row))] == [(Q,)]
 
 
 def test_the_cafe_has_no_solutions_and_says_what_it_has():

@@ -15,7 +15,7 @@ from training_core.errors import DataError
 
 
 def words(data):
-    return [row[0]["content"] for row in prompts(data)]
+    return [row.prompt[0]["content"] for row in prompts(data)]
 
 
 def file(path, *texts, **settings):

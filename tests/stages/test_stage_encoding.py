@@ -12,7 +12,7 @@ from stages.batches.encoding import (
     encode_unpaired,
 )
 from stages.datasets import Demonstration, Preference, Solution, UnpairedResponse
-from training_core.data.chat import encode_prompt, encode_response
+from training_core.data.chat import encode_prompts, encode_responses
 from training_core.data.documents import windows
 from training_core.errors import DataError
 from training_core.types import Example
@@ -28,10 +28,11 @@ def words(tokenizer, example, *, trained):
     return tokenizer.decode(ids)
 
 
-def one(tokenizer, prompt, response, **settings):
-    return encode_response(
-        tokenizer, encode_prompt(tokenizer, "1", prompt), response, max_tokens=99, **settings
-    )
+def one(tokenizer, prompt, response, *, is_finished=True):
+    prompts = encode_prompts(tokenizer, ["1"], [prompt])
+    return encode_responses(
+        tokenizer, prompts, [response], max_tokens=99, is_finished=[is_finished]
+    )[0]
 
 
 # ------------------------------------------- demonstrations

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
+from stages.attempt import Attempt
 from stages.configs.training_config import AdamWConfig
 from stages.contract import Context
 from stages.reinforcement.experience import make_experience
 from stages.runtime.metric_files import FileSink
-from stages.training.checkpointing import resume, saver
+from stages.training.checkpointing import Checkpoints
 from stages.training.engines import make_engine
 from training_core.algorithms.kl import k1
 from training_core.types import Prompt, Rollout, ScoredRollout
@@ -83,7 +84,7 @@ def test_rows_of_an_experience_are_cut_to_their_own_longest():
 
 @pytest.fixture
 def context(tmp_path):
-    return Context(tmp_path, FileSink(tmp_path, "sft"))
+    return Context(Attempt(tmp_path), FileSink(Attempt(tmp_path), "sft"))
 
 
 def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoint(context):
@@ -92,25 +93,26 @@ def test_a_resumed_stage_has_weights_optimizer_and_random_state_of_its_checkpoin
         return {"model": model}, {"engine": make_engine(model, AdamWConfig(), 10)}
 
     models, engines = stage()
-    assert resume(context, models, engines) == 0
+    checkpoints = Checkpoints(context, models, engines, keep=2)
+    assert checkpoints.resume() == 0
     engines["engine"].backward(models["model"](torch.ones(1, 2)).sum())
     engines["engine"].step(1)
     torch.manual_seed(5)
     torch.rand(3)
     context.sink.log(4, {"loss": 1.0})
-    saver(context, models, engines, keep=2)(4)
+    checkpoints.save(4)
     context.sink.log(5, {"loss": 0.5})  # done after the checkpoint, so it will be done again
     expected = torch.rand(2)
 
     torch.manual_seed(99)
     again, fresh = stage()
-    assert resume(context, again, fresh) == 4
+    assert Checkpoints(context, again, fresh, keep=2).resume() == 4
     assert torch.equal(torch.rand(2), expected)
     assert torch.equal(again["model"].weight, models["model"].weight)
     old, new = (e["engine"].state_dict()["optimizers"][0]["state"][0] for e in (engines, fresh))
     assert torch.equal(old["exp_avg"], new["exp_avg"])
     assert fresh["engine"].learning_rate == engines["engine"].learning_rate
-    lines = (context.attempt_dir / "metrics.jsonl").read_text().splitlines()
+    lines = context.attempt.metrics.read_text().splitlines()
     assert len(lines) == 1
     assert '"step": 4' in lines[0]
 
@@ -122,22 +124,22 @@ def small_stage():
 
 def test_a_damaged_checkpoint_is_passed_over_for_an_older_one(context):
     models, engines = small_stage()
-    save = saver(context, models, engines, keep=2)
-    save(4)
+    checkpoints = Checkpoints(context, models, engines, keep=2)
+    checkpoints.save(4)
     good = models["model"].weight.clone()
     torch.nn.init.zeros_(models["model"].weight)
-    save(5)
-    path = context.attempt_dir / "checkpoints" / "step-00000005" / "model.safetensors"
+    checkpoints.save(5)
+    path = context.attempt.checkpoints / "step-00000005" / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-100] ^= 0x40
     path.write_bytes(content)
     models, engines = small_stage()
-    assert resume(context, models, engines) == 4
+    assert Checkpoints(context, models, engines, keep=2).resume() == 4
     assert torch.equal(models["model"].weight, good)
 
 
 def test_a_stage_that_starts_again_from_nothing_starts_its_curve_again(context):
     context.sink.log(1, {"loss": 1.0})  # then it was killed
-    assert resume(context, *small_stage()) == 0
+    assert Checkpoints(context, *small_stage(), keep=2).resume() == 0
     context.sink.log(1, {"loss": 1.0})
-    assert len((context.attempt_dir / "metrics.jsonl").read_text().splitlines()) == 1
+    assert len(context.attempt.metrics.read_text().splitlines()) == 1

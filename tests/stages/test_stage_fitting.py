@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
 from torch import nn
 
+from stages.attempt import Attempt
 from stages.configs.training_config import (
     AdamWConfig,
     BestMetricConfig,
@@ -79,7 +80,7 @@ EVERYTHING = {
 
 def context_of(folder, **changes):
     folder.mkdir(parents=True, exist_ok=True)
-    return Context(attempt_dir=folder, sink=FileSink(folder, "sft"), **changes)
+    return Context(Attempt(folder), FileSink(Attempt(folder), "sft"), **changes)
 
 
 def distance(model):
@@ -204,20 +205,20 @@ def test_a_resumed_run_remembers_the_best(tmp_path):
     assert steps_kept(first) == [7, 6]
     second = tmp_path / "a2"
     found = run(second, settings, evaluate=script(0.2, 0.3), earlier_attempts=(first,))
-    eval_mode = run(tmp_path / "b", settings, evaluate=script(0.1, 0.9, 0.2, 0.3))
-    assert_same(found, eval_mode)  # the weights of step 6, which only the first attempt has
+    undisturbed = run(tmp_path / "b", settings, evaluate=script(0.1, 0.9, 0.2, 0.3))
+    assert_same(found, undisturbed)  # the weights of step 6, which only the first attempt has
     assert steps_kept(second) == [10]
 
 
 def test_every_state_survives_a_stop_at_any_step(tmp_path):
     settings = training(**EVERYTHING)
-    eval_mode = run(tmp_path / "peace", settings)
+    undisturbed = run(tmp_path / "peace", settings)
     for stop in range(1, TOTAL + 1):
         first = tmp_path / f"a{stop}"
         with pytest.raises(StoppedError):
             run(first, settings, should_stop=StopAt(stop))
         second = tmp_path / f"b{stop}"
-        assert_same(run(second, settings, earlier_attempts=(first,)), eval_mode)
+        assert_same(run(second, settings, earlier_attempts=(first,)), undisturbed)
         assert curve(second) == curve(tmp_path / "peace")
 
 
@@ -235,13 +236,13 @@ def test_a_checkpoint_has_what_is_trained_and_a_frozen_base_comes_from_where_it_
         )
         return model.state_dict()
 
-    eval_mode = frozen_run(tmp_path / "peace")
+    undisturbed = frozen_run(tmp_path / "peace")
     with pytest.raises(StoppedError):
         frozen_run(tmp_path / "a1", should_stop=StopAt(7))
     newest = complete_checkpoints([tmp_path / "a1/checkpoints"])[0].directory
     assert sorted(load_file(newest / "model.safetensors")) == ["layers/0/bias", "layers/0/weight"]
     resumed = frozen_run(tmp_path / "a2", earlier_attempts=(tmp_path / "a1",))
-    assert_same(resumed, eval_mode)
+    assert_same(resumed, undisturbed)
     assert torch.equal(resumed["layers.1.weight"], wave().layers[1].weight)
 
 
@@ -273,7 +274,7 @@ def run_and_die(folder, settings, number):
 
 def test_a_run_that_is_killed_at_any_write_ends_bit_for_bit_as_an_undisturbed_one(tmp_path):
     settings = training(**EVERYTHING, keep_checkpoints=1)
-    eval_mode = run(tmp_path / "peace", settings)
+    undisturbed = run(tmp_path / "peace", settings)
     deaths = 0
     for number in range(3, 400, 23):  # during saves, between them, in the curve
         folder = tmp_path / f"killed-{number}"
@@ -282,7 +283,7 @@ def test_a_run_that_is_killed_at_any_write_ends_bit_for_bit_as_an_undisturbed_on
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         deaths += 1
-        assert_same(run(folder, settings), eval_mode)
+        assert_same(run(folder, settings), undisturbed)
         assert curve(folder) == curve(tmp_path / "peace")
     assert status == 0
     assert deaths >= 5

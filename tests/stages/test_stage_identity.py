@@ -1,11 +1,14 @@
 """The stage key: what changes it, and what does not."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 from stages.catalog import STAGES, find_stage
 from stages.configs.dpo_config import DpoConfig
+from stages.configs.loss_config import DpoLossConfig, PairLossConfig
 from stages.configs.sft_config import SftConfig
 from stages.runtime.stage_key import digest_of, digest_of_tree, semantic_part, stage_key
 
@@ -143,6 +146,34 @@ def test_the_two_losses_have_different_keys_even_with_equal_numbers():
     dpo = stage_key(spec, DpoConfig.model_validate({"loss": {"name": "dpo", "beta": 0.1}}), {})
     ipo = stage_key(spec, DpoConfig.model_validate({"loss": {"name": "ipo", "beta": 0.1}}), {})
     assert dpo != ipo
+
+
+LOSSES = [loss.model_fields["name"].default for loss in PairLossConfig.__subclasses__()]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_weight_of_the_nll_is_0_in_the_key_where_nobody_sets_it(name):
+    spec, loss = find_stage("dpo"), {"loss": {"name": name}}
+    unset, null, zero, other = (
+        stage_key(spec, DpoConfig.model_validate({**loss, **nll}), {})
+        for nll in ({}, {"nll_coef": None}, {"nll_coef": 0.0}, {"nll_coef": 0.2})
+    )
+    assert unset == null == zero != other
+
+
+def test_a_loss_brings_its_own_weight_of_the_nll_and_the_config_overrules_it():
+    class Likely(DpoLossConfig):
+        default_nll_coef: ClassVar[float] = 0.75
+
+    assert DpoConfig(loss=Likely()).nll_coef == 0.75
+    assert DpoConfig(loss=Likely(), nll_coef=0.5).nll_coef == 0.5
+    again = DpoConfig.model_validate(DpoConfig(loss=Likely()).model_dump(mode="json"))
+    assert again.nll_coef == 0.75
+
+
+def test_a_loss_that_is_refused_is_the_only_error():
+    with pytest.raises(ValidationError, match=r"1 validation error(.|\n)*loss\.dpo\.betta"):
+        DpoConfig.model_validate({"loss": {"name": "dpo", "betta": 1}})
 
 
 def test_the_digest_of_json_does_not_depend_on_the_order_of_keys():

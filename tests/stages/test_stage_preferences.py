@@ -100,9 +100,7 @@ def test_the_nll_term_keeps_the_chosen_responses_likely(start, finish):
     def chosen_nll(coef):
         config = {"data": PAIRS, "nll_coef": coef, "training": training(2, 3e-3)}
         manifest = finish(start.store, "dpo", config, start.twins)
-        lines = (
-            start.store.attempt_dir("dpo", manifest.key, manifest.attempt) / "metrics.jsonl"
-        ).read_text()
+        lines = (start.store.attempt_of(manifest).metrics).read_text()
         return json.loads(lines.splitlines()[-1])["metrics"]["dpo/nll_chosen"]
 
     assert chosen_nll(1.0) < chosen_nll(0.0)
@@ -147,7 +145,7 @@ def test_lora_dpo_starts_at_ln_2_and_exports_whole_weights(start, finish, bits):
         "training": training(2, 1e-2),
     }
     manifest = finish(start.store, "dpo", config, start.twins)
-    curves = start.store.attempt_dir("dpo", manifest.key, manifest.attempt) / "metrics.jsonl"
+    curves = start.store.attempt_of(manifest).metrics
     first = json.loads(curves.read_text().splitlines()[0])["metrics"]
     assert first["dpo/loss"] == pytest.approx(math.log(2), abs=1e-4)
     assert manifest.metrics["heldout_margin"] > manifest.metrics["heldout_margin_before"]

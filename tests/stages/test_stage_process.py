@@ -139,7 +139,7 @@ class Killed:
     request: Path
     exit_codes: dict[str, int]
     steps_saved: dict[str, int]
-    eval_mode: Path
+    undisturbed: Path
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +161,9 @@ def killed(tmp_path_factory, write_request, run_here) -> Killed:
     codes["a2 terminated"] = process.wait(timeout=60)
     saved["a2"] = complete_checkpoints([second.parent / "checkpoints"])[0].step
     codes["a2 again"] = run_here(second)
-    eval_mode = write_request(peaceful, "sft", SFT)
-    codes["undisturbed"] = run_here(eval_mode)
-    return Killed(store, second, codes, saved, eval_mode)
+    undisturbed = write_request(peaceful, "sft", SFT)
+    codes["undisturbed"] = run_here(undisturbed)
+    return Killed(store, second, codes, saved, undisturbed)
 
 
 def artifact(request: Path) -> dict[str, torch.Tensor]:
@@ -180,7 +180,7 @@ def test_a_stage_that_is_asked_to_stop_saves_and_exits_143(killed):
 
 def test_the_final_weights_are_those_of_a_run_that_was_never_killed_bit_for_bit(killed):
     assert killed.exit_codes["undisturbed"] == killed.exit_codes["a2 again"] == 0
-    expected, found = artifact(killed.eval_mode), artifact(killed.request)
+    expected, found = artifact(killed.undisturbed), artifact(killed.request)
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
@@ -188,7 +188,7 @@ def test_the_final_weights_are_those_of_a_run_that_was_never_killed_bit_for_bit(
     manifest = killed.store.find("sft", key)
     assert manifest is not None
     assert manifest.attempt == "a2"
-    peaceful = Store(killed.eval_mode.parents[5]).find("sft", key)
+    peaceful = Store(killed.undisturbed.parents[5]).find("sft", key)
     assert peaceful is not None
     assert manifest.digest == peaceful.digest
     assert manifest.metrics == peaceful.metrics
@@ -197,7 +197,7 @@ def test_the_final_weights_are_those_of_a_run_that_was_never_killed_bit_for_bit(
 def test_the_resumed_curve_is_whole_and_the_same(killed):
     curves = [
         [(line["step"], line["metrics"]) for line in read_jsonl(r.parent / "metrics.jsonl")]
-        for r in (killed.eval_mode, killed.request)
+        for r in (killed.undisturbed, killed.request)
     ]
     assert [step for step, _ in curves[1]] == list(range(1, STEPS + 1))
     assert curves[0] == curves[1]

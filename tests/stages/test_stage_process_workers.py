@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 from test_stage_process import SFT, start, wait_for_step
 
-from stages.contract import ExitCode
 from stages.files import read_jsonl
+from stages.runtime.exit_codes import ExitCode
 from stages.runtime.store import Store
 from stages.runtime.worker_processes import rank_environment
 from stages.runtime.workers import exit_code_of, supervise
@@ -132,7 +132,7 @@ def test_workers_ask_the_model_before_each_step_as_one_process_does(
     training = {**SFT["training"], "epochs": 1}
     config = {**settings, "data": {"name": "cafe", "size": 24}, "training": training}
     alone = finish(store, stage, config, parents)
-    expected = store.attempt_dir(stage, alone.key, alone.attempt) / "request.json"
+    expected = store.attempt_of(alone).request
     shared = {**training, "engine": ENGINES["zero-3"]}
     together = {**config, "training": shared, "resources": WORKERS}
     request = write_request(store, stage, together, parents, attempt="a2")

@@ -1,8 +1,11 @@
 """What a config points at outside the graph."""
 
 import pytest
+from pydantic import ValidationError
 
+from stages.catalog import STAGES
 from stages.configs.data_config import MixedDataConfig
+from stages.configs.evaluation_config import EvaluationConfig
 from stages.configs.sft_config import SftConfig
 from stages.runtime.sources import (
     digests_of_sources,
@@ -11,7 +14,7 @@ from stages.runtime.sources import (
     pin_revisions,
     resolve_paths,
 )
-from stages.runtime.stage_key import digest_of_tree
+from stages.runtime.stage_key import digest_of_tree, stage_key
 from training_core.errors import DataError
 
 CONFIG = SftConfig.model_validate(
@@ -119,3 +122,108 @@ def test_a_glob_means_its_files_in_order(tmp_path):
     assert one != both
     (tmp_path / "c.jsonl").rename(tmp_path / "a.jsonl")  # now it comes first
     assert digests_of_sources(config) != both
+
+
+# ------------------------------------------- the code of a Python reward
+
+
+def rewarded(path, **arguments):
+    reward = {"name": "python", "path": str(path), "arguments": arguments}
+    return EvaluationConfig.model_validate({"prompts": {"name": "cafe"}, "reward": reward})
+
+
+def key_of(config):
+    return stage_key(STAGES["evaluation"], config, digests_of_sources(config))
+
+
+def test_the_file_of_a_reward_is_rooted_and_a_module_stays_as_it_is(tmp_path):
+    assert resolve_paths(rewarded("own/r.py:f"), tmp_path).reward.path == f"{tmp_path}/own/r.py:f"
+    assert resolve_paths(rewarded("own.r:f"), tmp_path).reward.path == "own.r:f"
+
+
+def test_the_key_sees_code_function_and_arguments_of_a_reward_and_not_where_it_is(tmp_path):
+    text = "def f(r): return 1\ndef g(r): return 1"
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "r.py").write_text(text)
+    known = key_of(rewarded(f"{tmp_path}/a/r.py:f"))
+    assert key_of(rewarded(f"{tmp_path}/b/r.py:f")) == known
+    assert key_of(rewarded(f"{tmp_path}/a/r.py:g")) != known
+    assert key_of(rewarded(f"{tmp_path}/a/r.py:f", limit=1)) != known
+    (tmp_path / "b/r.py").write_text(text + "\n")
+    assert key_of(rewarded(f"{tmp_path}/b/r.py:f")) != known
+
+
+def test_the_key_sees_every_file_of_the_package_that_a_reward_is_in(tmp_path, monkeypatch):
+    package = tmp_path / "own_rewards_b"
+    (package / "below").mkdir(parents=True)
+    for name in ("__init__.py", "rules.py", "below/__init__.py", "below/texts.py"):
+        (package / name).write_text("raise RuntimeError('nobody runs this for a digest')\n")
+    (package / "below/texts.py").write_text("def f(r): return 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = rewarded("own_rewards_b.below.texts:f")
+    known = key_of(config)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__/rules.pyc").write_text("compiled")
+    assert key_of(config) == known
+    (package / "rules.py").write_text("LIMIT = 2")
+    assert key_of(config) != known
+
+
+def test_the_key_sees_a_module_without_a_package_and_no_other_file(tmp_path, monkeypatch):
+    (tmp_path / "own_reward_c.py").write_text("def f(r): return 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = key_of(rewarded("own_reward_c:f"))
+    (tmp_path / "neighbour.py").write_text("")
+    assert key_of(rewarded("own_reward_c:f")) == known
+    (tmp_path / "own_reward_c.py").write_text("def f(r): return 2")
+    assert key_of(rewarded("own_reward_c:f")) != known
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "problem"),
+    [
+        ("gone.py:f", None, "there is no file {folder}/gone.py"),
+        ("r.py:f", "def g(r): return 1", "there is no function 'f' in {folder}/r.py"),
+        ("r.py:f", "def f(r) return 1", "{folder}/r.py is not Python: "),
+        ("nowhere_at_all.r:f", None, "there is no Python module 'nowhere_at_all.r'"),
+        ("json.nowhere:f", None, "there is no Python module 'json.nowhere'"),
+        ("__main__:f", None, "there is no Python module '__main__'"),
+        ("json:f", None, "there is no function 'f' in "),
+    ],
+)
+def test_code_that_is_not_there_is_named_before_anything_runs(tmp_path, path, text, problem):
+    if text is not None:
+        (tmp_path / "r.py").write_text(text)
+    config = resolve_paths(rewarded(path), tmp_path)
+    (missing,) = missing_sources(config, "evaluation.")
+    assert missing.startswith("evaluation.reward.path: " + problem.format(folder=tmp_path))
+    with pytest.raises(DataError, match=r"reward\.path: there is no|is not Python"):
+        digests_of_sources(config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(r): return 1",
+        "f = print",
+        "from json import loads as f",
+        "from json import *",
+        "try:\n    import f\nexcept ImportError:\n    pass",
+    ],
+)
+def test_every_way_to_give_a_function_its_name_counts(tmp_path, text):
+    (tmp_path / "r.py").write_text(text)
+    assert missing_sources(rewarded(f"{tmp_path}/r.py:f")) == []
+
+
+@pytest.mark.parametrize("path", ["r.py", "r:f:", "r.py:", "a-b:f", ":f", "r.py:f g"])
+def test_a_path_that_names_no_function_is_refused(path):
+    with pytest.raises(ValidationError, match=r"expected file.py:function or package.module:"):
+        rewarded(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], {1, 2}, {"a": {1: 2}}])
+def test_arguments_are_what_json_can_say(value):
+    with pytest.raises(ValidationError, match=r"reward.python.arguments\n.*what JSON can say"):
+        rewarded("r.py:f", limit=value)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from stages.attempt import Attempt
 from stages.files import read_jsonl
 from stages.runtime.store import Manifest, Store, record_files
 from training_core.errors import IntegrityError
@@ -17,7 +18,7 @@ KEY = "k" * 64
 
 def draft(store: Store, attempt="a1", value=1.0, finished_at=1.0, key=KEY) -> Manifest:
     """An attempt that has made its artifact and is about to publish it."""
-    artifact = store.attempt_dir("sft", key, attempt) / "artifact"
+    artifact = store.attempt("sft", key, attempt).artifact
     (artifact / "sub").mkdir(parents=True)
     save_file({"w": torch.full((4,), value)}, artifact / "model.safetensors")
     (artifact / "sub" / "config.json").write_text("{}")
@@ -137,7 +138,7 @@ def test_the_digest_is_of_contents_and_names(store, tmp_path):
 
 
 def test_a_forced_stage_is_set_aside_once_per_flow_run(store):
-    checkpoints = store.attempt_dir("sft", KEY, "a1") / "checkpoints"
+    checkpoints = store.attempt("sft", KEY, "a1").checkpoints
     published(store)
     checkpoints.mkdir()
     store.set_aside("sft", KEY, once_for="run-1")
@@ -158,8 +159,42 @@ def test_a_stage_that_was_never_run_can_be_set_aside(store):
 
 def test_attempts_are_listed_newest_first_by_number(store):
     for name in ("a1", "a2", "a10"):
-        store.attempt_dir("sft", KEY, name).mkdir(parents=True)
-    assert [p.name for p in store.attempts("sft", KEY)] == ["a10", "a2", "a1"]
+        store.attempt("sft", KEY, name).directory.mkdir(parents=True)
+    assert [attempt.name for attempt in store.attempts("sft", KEY)] == ["a10", "a2", "a1"]
+
+
+def test_folders_that_a_person_left_beside_attempts_are_none(store):
+    for name in ("a2", "a1", "a1x", "a1 (copy)", "a", "a-3", "a0", "attempt4", "b1"):
+        store.attempt("sft", KEY, name).directory.mkdir(parents=True)
+    newest, oldest = store.attempts("sft", KEY)
+    assert (newest.name, oldest.name) == ("a2", "a1")
+    assert newest.siblings == (oldest,)
+    store.set_aside("sft", KEY, once_for="run-1")
+
+
+def test_where_an_attempt_is_and_what_its_files_are_called(store):
+    attempt = store.attempt("sft", KEY, "a12")
+    assert attempt.directory == store.root / "stages" / "sft" / KEY / "attempts" / "a12"
+    assert (attempt.store_root, attempt.stage, attempt.key) == (store.root, "sft", KEY)
+    assert (attempt.name, attempt.number, attempt.job_id) == ("a12", 12, f"sft-{KEY[:12]}-a12")
+    names = {
+        attempt.request: "request.json",
+        attempt.log: "log.txt",
+        attempt.log_of(3): "log-rank3.txt",
+        attempt.metrics: "metrics.jsonl",
+        attempt.progress: "progress.json",
+        attempt.heartbeat: "heartbeat.json",
+        attempt.error: "error.json",
+        attempt.checkpoints: "checkpoints",
+        attempt.artifact: "artifact",
+        attempt.tensorboard: "tensorboard",
+        attempt.universal: "universal",
+        attempt.of_rank(0).artifact: "artifact",
+        attempt.of_rank(2).artifact: "rank-2/artifact",
+    }
+    for path, name in names.items():
+        assert path == attempt.directory / name
+    assert Attempt.of_checkpoint(attempt.checkpoints / "step-00000005") == attempt
 
 
 def test_manifests_are_listed_oldest_first(store):

@@ -71,7 +71,7 @@ def finish(store: Store) -> Callable[..., Manifest]:
             "cost": {},
             "finished_at": time.time(),
         } | fields
-        artifact = store.attempt_dir(draft["stage"], draft["key"], draft["attempt"]) / "artifact"
+        artifact = store.attempt(draft["stage"], draft["key"], draft["attempt"]).artifact
         artifact.mkdir(parents=True)
         if kind in ("policy", "reward_model"):
             tiny_llama(seed).save_pretrained(artifact)

@@ -25,7 +25,7 @@ def entry(number: int, target: int, based_on: int) -> Entry:
 
 
 def manual_alias(registry: Registry, name: str, alias: str, version: int) -> None:
-    client = mlflow.MlflowClient(registry.tracking_uri, registry.tracking_uri)
+    client = mlflow.MlflowClient(registry.mlflow.tracking_uri, registry.mlflow.tracking_uri)
     client.set_registered_model_alias(name, alias, str(version))
 
 
@@ -63,17 +63,17 @@ def test_an_invalid_entry_is_no_base_for_another():
 @pytest.mark.services
 def test_a_promotion_moves_champion_and_previous(registry, name):
     first = promote(registry, name, 1, based_on=0, evidence=WON, who="ann", why="first")
-    assert registry.aliases(name) == {"dpo-1": 3, "champion": 1}
+    assert registry.models.aliases(name) == {"dpo-1": 3, "champion": 1}
 
     second = promote(registry, name, 3, based_on=first.number, evidence=WON, who="bo", why="won")
 
-    assert registry.aliases(name) == {"dpo-1": 3, "champion": 3, "previous": 1}
+    assert registry.models.aliases(name) == {"dpo-1": 3, "champion": 3, "previous": 1}
     assert champion(registry, name) == second
     assert history(registry, name) == [first, second]
     assert (second.target, second.based_on, second.verdict) == (3, first.number, "passed")
     assert (second.decided_by, second.reason) == ("bo", "won")
     assert Verdict.model_validate(second.evidence) == WON
-    assert registry.resolve(f"models:/{name}@champion").version == 3
+    assert registry.models.resolve(f"models:/{name}@champion").version == 3
 
 
 @pytest.mark.services
@@ -83,7 +83,7 @@ def test_a_promotion_judged_against_an_older_champion_is_a_conflict(registry, na
     with pytest.raises(ConflictError, match=r"expected entry 0 .* found 1 .*ann"):
         promote(registry, name, 2, based_on=0, evidence=WON, who="bo", why="")
 
-    assert registry.aliases(name)["champion"] == 1
+    assert registry.models.aliases(name)["champion"] == 1
 
 
 @pytest.mark.services
@@ -92,7 +92,7 @@ def test_the_same_decision_sent_twice_counts_once(registry, name):
     again = promote(registry, name, 1, based_on=0, evidence=WON, who="ann", why="")
 
     assert again == first
-    assert len(registry.entries(f"{name}.promotions")) == 1
+    assert len(registry.models.entries(f"{name}.promotions")) == 1
 
 
 @pytest.mark.services
@@ -105,7 +105,7 @@ def test_what_the_gate_refused_cannot_be_promoted(registry, name):
 
 @pytest.mark.services
 def test_a_version_with_a_flipped_byte_cannot_be_promoted(registry, name):
-    weights = registry.resolve(f"models:/{name}/2").path / "model.safetensors"
+    weights = registry.models.resolve(f"models:/{name}/2").path / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.chmod(0o644)
@@ -114,7 +114,7 @@ def test_a_version_with_a_flipped_byte_cannot_be_promoted(registry, name):
     with pytest.raises(IntegrityError, match=r"model\.safetensors: expected sha256"):
         promote(registry, name, 2, based_on=0, evidence=WON, who="ann", why="")
 
-    assert registry.entries(f"{name}.promotions") == []
+    assert registry.models.entries(f"{name}.promotions") == []
 
 
 @pytest.mark.services
@@ -126,7 +126,7 @@ def test_a_rollback_is_an_entry(registry, name):
 
     assert [p.target for p in history(registry, name)] == [1, 2, 1]
     assert third.verdict == "rollback"
-    assert registry.aliases(name) == {"dpo-1": 3, "champion": 1, "previous": 2}
+    assert registry.models.aliases(name) == {"dpo-1": 3, "champion": 1, "previous": 2}
     with pytest.raises(ConfigError, match=re.escape("champion [1, 2], found 3")):
         rollback(registry, name, 3, based_on=third.number, who="bo", why="")
 
@@ -135,12 +135,12 @@ def test_a_rollback_is_an_entry(registry, name):
 def test_an_alias_that_was_moved_by_hand_heals(registry, name):
     manual_alias(registry, name, "champion", 2)
     heal(registry, name)
-    assert registry.aliases(name) == {"dpo-1": 3}  # nothing was ever promoted
+    assert registry.models.aliases(name) == {"dpo-1": 3}  # nothing was ever promoted
 
     promote(registry, name, 1, based_on=0, evidence=WON, who="ann", why="")
     manual_alias(registry, name, "champion", 3)
     heal(registry, name)
-    assert registry.aliases(name) == {"dpo-1": 3, "champion": 1}
+    assert registry.models.aliases(name) == {"dpo-1": 3, "champion": 1}
 
 
 @pytest.mark.services
@@ -150,7 +150,7 @@ def test_a_promoter_that_died_before_the_alias_is_finished_by_its_retry(registry
 
     promote(registry, name, 1, based_on=0, evidence=WON, who="ann", why="")
 
-    assert registry.aliases(name)["champion"] == 1
+    assert registry.models.aliases(name)["champion"] == 1
 
 
 @pytest.mark.services
@@ -188,7 +188,7 @@ def promote_in_rounds(barrier, uri: str, root: Path, name: str, who: str) -> lis
 def test_of_three_racing_promoters_one_wins_each_round_and_none_is_lost(registry, store, name):
     won = run_together(
         promote_in_rounds,
-        [(registry.tracking_uri, store.root, name, who) for who in ("ann", "bo", "cy")],
+        [(registry.mlflow.tracking_uri, store.root, name, who) for who in ("ann", "bo", "cy")],
     )
 
     valid = history(registry, name)
@@ -197,5 +197,5 @@ def test_of_three_racing_promoters_one_wins_each_round_and_none_is_lost(registry
     assert sorted(number for numbers in won for number in numbers) == [p.number for p in valid]
     assert [p.target for p in valid] == [1, 2, 3, 1]
     assert [p.based_on for p in valid] == [0, *(p.number for p in valid[:-1])]
-    aliases = registry.aliases(name)
+    aliases = registry.models.aliases(name)
     assert (aliases["champion"], aliases["previous"]) == (1, 3)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.services
 
 def client_of(registry: Registry) -> mlflow.MlflowClient:
     """What a user of MLflow sees, past our own door."""
-    return mlflow.MlflowClient(registry.tracking_uri, registry.tracking_uri)
+    return mlflow.MlflowClient(registry.mlflow.tracking_uri, registry.mlflow.tracking_uri)
 
 
 def write_curve(path: Path, steps: range) -> None:
@@ -65,7 +65,7 @@ def test_mlflow_finds_the_candidate_in_place_and_transformers_loads_it(
 
     ref = registry.register(finish("dpo-1", seed=5), lifecycle=lifecycle, is_candidate=True)
 
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.tracking_uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.mlflow.tracking_uri)
     path = mlflow.artifacts.download_artifacts(f"models:/{lifecycle}.policy@candidate")
     assert Path(path) == ref.path
     loaded, made = AutoModelForCausalLM.from_pretrained(path), tiny_llama(5)
@@ -105,14 +105,14 @@ def test_three_flows_that_register_the_same_stages_at_once_share_versions_and_ru
         finish("sft", seed=seed)
 
     one, two, three = run_together(
-        register_all, [(registry.tracking_uri, store.root, lifecycle)] * 3
+        register_all, [(registry.mlflow.tracking_uri, store.root, lifecycle)] * 3
     )
 
     assert one == two == three
     client = client_of(registry)
     assert len(client.search_model_versions(f"name = '{lifecycle}.policy'")) == 4
     assert len(client.search_runs([client.get_experiment_by_name(lifecycle).experiment_id])) == 4
-    assert registry.aliases(f"{lifecycle}.policy") == {"sft": 4}
+    assert registry.models.aliases(f"{lifecycle}.policy") == {"sft": 4}
 
 
 def test_version_and_run_say_what_was_made_from_what(registry, finish, lifecycle):
@@ -174,7 +174,7 @@ def test_an_alias_marks_the_newest_version_of_each_step(registry, finish, lifecy
     for manifest in (old, new, other, old):  # the last is a stage that a flow reuses
         registry.register(manifest, lifecycle=lifecycle)
 
-    assert registry.aliases(f"{lifecycle}.policy") == {"sft": 2, "dpo-1": 3}
+    assert registry.models.aliases(f"{lifecycle}.policy") == {"sft": 2, "dpo-1": 3}
 
 
 @pytest.mark.parametrize("step", ["latest", "v2", "champion", "Previous"])
@@ -190,7 +190,7 @@ def test_an_artifact_that_lost_a_file_is_not_registered(registry, store, finish,
     with pytest.raises(IntegrityError, match=r"model\.safetensors: expected .* found no file"):
         registry.register(manifest, lifecycle=lifecycle)
 
-    assert registry.aliases(f"{lifecycle}.policy") == {}
+    assert registry.models.aliases(f"{lifecycle}.policy") == {}
 
 
 @pytest.fixture
@@ -227,31 +227,31 @@ def test_files_on_another_filesystem_are_copied(
 
 def test_mirroring_again_adds_only_what_is_new(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
-    assert registry.mirror_metrics(run_id, curve) is None
+    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
+    assert registry.runs.mirror_metrics(run_id, curve) is None
 
     write_curve(curve, range(5))
-    assert registry.mirror_metrics(run_id, curve) == 3  # step 4 may get another line
-    assert registry.mirror_metrics(run_id, curve) == 3
+    assert registry.runs.mirror_metrics(run_id, curve) == 3  # step 4 may get another line
+    assert registry.runs.mirror_metrics(run_id, curve) == 3
     assert steps_of(registry, run_id) == [0, 1, 2, 3]
 
     write_curve(curve, range(5, 7))
-    assert registry.mirror_metrics(run_id, curve, is_complete=True) == 6
-    assert registry.mirror_metrics(run_id, curve, is_complete=True) == 6
+    assert registry.runs.mirror_metrics(run_id, curve, is_complete=True) == 6
+    assert registry.runs.mirror_metrics(run_id, curve, is_complete=True) == 6
     assert steps_of(registry, run_id) == [0, 1, 2, 3, 4, 5, 6]
     assert client_of(registry).get_metric_history(run_id, "sft/loss")[3].value == 1.0  # 4 / (3 + 1)
 
 
 def test_two_lines_of_one_step_both_arrive(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
+    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     write_curve(curve, range(3))
-    registry.mirror_metrics(run_id, curve)
+    registry.runs.mirror_metrics(run_id, curve)
     with curve.open("a") as file:
         line = {"step": 2, "time": 1002.5, "metrics": {"sft/heldout_loss": 1.5}}
         file.write(json.dumps(line) + "\n")
 
-    registry.mirror_metrics(run_id, curve, is_complete=True)
+    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
 
     assert steps_of(registry, run_id, "sft/heldout_loss") == [2]
     assert steps_of(registry, run_id) == [0, 1, 2]
@@ -259,10 +259,10 @@ def test_two_lines_of_one_step_both_arrive(registry, tmp_path, lifecycle):
 
 def test_a_long_curve_goes_over_in_several_requests(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
+    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     write_curve(curve, range(1200))  # 2400 points
 
-    registry.mirror_metrics(run_id, curve, is_complete=True)
+    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
 
     assert steps_of(registry, run_id) == list(range(1200))
     assert client_of(registry).get_run(run_id).data.tags[MIRRORED] == "1199"
@@ -270,21 +270,20 @@ def test_a_long_curve_goes_over_in_several_requests(registry, tmp_path, lifecycl
 
 def test_an_interrupted_or_doubled_mirror_leaves_each_point_once(registry, tmp_path, lifecycle):
     curve = tmp_path / "metrics.jsonl"
-    run_id = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
+    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
     write_curve(curve, range(10))
-    registry.mirror_metrics(run_id, curve, is_complete=True)
+    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
     # What a slower second flow does: it puts the mark back, so that points are sent again.
     client_of(registry).set_tag(run_id, MIRRORED, "4")
 
-    registry.mirror_metrics(run_id, curve, is_complete=True)
+    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
 
     assert steps_of(registry, run_id) == list(range(10))
 
 
 def test_registering_completes_the_curve(registry, store, finish, lifecycle):
     manifest = finish("sft")
-    attempt = store.attempt_dir(manifest.stage, manifest.key, manifest.attempt)
-    write_curve(attempt / "metrics.jsonl", range(4))
+    write_curve(store.attempt_of(manifest).metrics, range(4))
 
     ref = registry.register(manifest, lifecycle=lifecycle)
 
@@ -294,16 +293,16 @@ def test_registering_completes_the_curve(registry, store, finish, lifecycle):
 
 def test_a_stage_made_anew_has_another_run_and_its_own_curve(registry, store, finish, lifecycle):
     old = finish("sft", seed=1)
-    write_curve(store.attempt_dir("sft", old.key, "a1") / "metrics.jsonl", range(8))
+    write_curve(store.attempt("sft", old.key, "a1").metrics, range(8))
     first = registry.register(old, lifecycle=lifecycle)
     store.set_aside("sft", old.key, once_for="flow-2")
-    assert registry.run_for(lifecycle, "sft", "sft", old.key, attempt="a1") == first.run_id
+    assert registry.runs.run_for(lifecycle, "sft", "sft", old.key, attempt="a1") == first.run_id
 
-    run_id = registry.run_for(lifecycle, "sft", "sft", old.key, attempt="a2")
-    curve = store.attempt_dir("sft", old.key, "a2") / "metrics.jsonl"
+    run_id = registry.runs.run_for(lifecycle, "sft", "sft", old.key, attempt="a2")
+    curve = store.attempt("sft", old.key, "a2").metrics
     curve.parent.mkdir()
     write_curve(curve, range(3))
-    registry.mirror_metrics(run_id, curve, is_complete=True)
+    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
 
     assert run_id != first.run_id
     assert steps_of(registry, run_id) == [0, 1, 2]
@@ -311,9 +310,9 @@ def test_a_stage_made_anew_has_another_run_and_its_own_curve(registry, store, fi
 
 
 def test_an_attempt_that_resumes_an_unfinished_one_goes_on_in_its_run(registry, lifecycle):
-    first = registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
+    first = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
 
-    assert registry.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a2") == first
+    assert registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a2") == first
     assert client_of(registry).get_run(first).data.tags[ATTEMPT] == "a2"
 
 
@@ -323,8 +322,8 @@ def test_an_attempt_that_resumes_an_unfinished_one_goes_on_in_its_run(registry, 
 def test_a_reference_resolves_by_alias_and_by_number(registry, finish, lifecycle):
     ref = registry.register(finish("sft", metrics={"loss": 0.5}), lifecycle=lifecycle)
 
-    assert registry.resolve(f"models:/{lifecycle}.policy@sft") == ref
-    assert registry.resolve(f"models:/{lifecycle}.policy/1") == ref
+    assert registry.models.resolve(f"models:/{lifecycle}.policy@sft") == ref
+    assert registry.models.resolve(f"models:/{lifecycle}.policy/1") == ref
 
 
 def test_a_reference_to_nothing_names_what_there_is(registry, finish, lifecycle):
@@ -333,11 +332,11 @@ def test_a_reference_to_nothing_names_what_there_is(registry, finish, lifecycle)
     name = f"{lifecycle}.policy"
     for missing in (f"models:/{name}@champion", f"models:/{name}/2"):
         with pytest.raises(ConfigError, match=r"aliases \{'sft': 1\} and versions \[1\]"):
-            registry.resolve(missing)
+            registry.models.resolve(missing)
     with pytest.raises(ConfigError, match="aliases none and versions none"):
-        registry.resolve("models:/no-such-model/1")
+        registry.models.resolve("models:/no-such-model/1")
     with pytest.raises(ConfigError, match="expected models:/"):
-        registry.resolve(name)
+        registry.models.resolve(name)
 
 
 # ------------------------------------------------------------------- outages and resync
@@ -360,7 +359,7 @@ def test_a_password_in_the_address_is_shown_to_nobody(store):
     registry = Registry(f"http://ann:s3cret@127.0.0.1:{port}", store)
 
     with pytest.raises(TransientError) as raised:
-        registry.aliases("tiny.policy")
+        registry.models.aliases("tiny.policy")
 
     assert f"http://127.0.0.1:{port}" in str(raised.value)
     assert "s3cret" not in "".join(traceback.format_exception(raised.value))
@@ -370,15 +369,15 @@ def test_what_an_outage_interrupted_is_caught_up_afterwards(store, finish, lifec
     own_server.start()
     registry = Registry(own_server.uri, store)
     manifest = finish("sft")
-    curve = store.attempt_dir("sft", manifest.key, "a1") / "metrics.jsonl"
+    curve = store.attempt("sft", manifest.key, "a1").metrics
     write_curve(curve, range(4))
-    run_id = registry.run_for(lifecycle, "sft", "sft", manifest.key, attempt="a1")
-    registry.mirror_metrics(run_id, curve)
+    run_id = registry.runs.run_for(lifecycle, "sft", "sft", manifest.key, attempt="a1")
+    registry.runs.mirror_metrics(run_id, curve)
 
     own_server.stop()
     write_curve(curve, range(4, 8))
     with pytest.raises(TransientError):
-        registry.mirror_metrics(run_id, curve)
+        registry.runs.mirror_metrics(run_id, curve)
     with pytest.raises(TransientError):
         registry.register(manifest, lifecycle=lifecycle)
 
@@ -395,7 +394,7 @@ def test_what_an_outage_interrupted_is_caught_up_afterwards(store, finish, lifec
     assert (again.version, again.digest) == (1, ref.digest)
     assert again.run_id != run_id
     assert steps_of(registry, again.run_id) == list(range(8))
-    assert registry.resolve(f"models:/{lifecycle}.policy@sft") == again
+    assert registry.models.resolve(f"models:/{lifecycle}.policy@sft") == again
 
 
 def test_resync_takes_what_the_lifecycle_asked_for_and_names_what_is_broken(
@@ -403,11 +402,11 @@ def test_resync_takes_what_the_lifecycle_asked_for_and_names_what_is_broken(
 ):
     whole, broken, foreign = finish("sft"), finish("dpo-1"), finish("dpo-2")
     registry.register(whole, lifecycle=lifecycle)
-    registry.run_for(lifecycle, broken.stage, broken.step, broken.key, attempt="a1")
+    registry.runs.run_for(lifecycle, broken.stage, broken.step, broken.key, attempt="a1")
     registry.register(foreign, lifecycle=f"{lifecycle}-other")
     shutil.rmtree(store.artifact_dir(broken))
 
     with pytest.raises(IntegrityError, match=broken.key):
         registry.resync(lifecycle)
 
-    assert registry.aliases(f"{lifecycle}.policy") == {"sft": 1}
+    assert registry.models.aliases(f"{lifecycle}.policy") == {"sft": 1}

@@ -72,13 +72,13 @@ def finish(
         "cost": {"seconds": 12.34},
         "finished_at": time.time(),
     } | fields
-    attempt = store.attempt_dir(stage, draft["key"], "a1")
-    (attempt / "artifact").mkdir(parents=True)
+    attempt = store.attempt(stage, draft["key"], "a1")
+    attempt.artifact.mkdir(parents=True)
     for name, text in (files or {"data.jsonl": "{}\n"}).items():
-        (attempt / "artifact" / name).write_text(text)
+        (attempt.artifact / name).write_text(text)
     lines = [{"step": i, "time": 0.0, "metrics": m} for i, m in enumerate(curve, 1)]
-    (attempt / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    records, digest = record_files(attempt / "artifact")
+    attempt.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records, digest = record_files(attempt.artifact)
     manifest = Manifest(stage=stage, kind=kind, files=records, digest=digest, **draft)
     assert store.publish(manifest)
     return ref_of(manifest, step, is_reused=step == "sft")
@@ -306,13 +306,15 @@ def test_a_retry_replaces_the_report_in_the_one_run_of_its_flow_run(
     registry, store, lifecycle, tmp_path
 ):
     page = tmp_path / "report.html"
-    client = mlflow.MlflowClient(registry.tracking_uri, registry.tracking_uri)
+    client = mlflow.MlflowClient(registry.mlflow.tracking_uri, registry.mlflow.tracking_uri)
     page.write_text("first")
-    registry.log_report(lifecycle, "full-rlhf", "run-1", page=page, metrics={"reward/ppo": 0.5})
+    registry.runs.log_report(
+        lifecycle, "full-rlhf", "run-1", page=page, metrics={"reward/ppo": 0.5}
+    )
     page.write_text("second")
 
     metrics = {"reward/ppo": 0.853}
-    url = registry.log_report(lifecycle, "full-rlhf", "run-1", page=page, metrics=metrics)
+    url = registry.runs.log_report(lifecycle, "full-rlhf", "run-1", page=page, metrics=metrics)
 
     experiment = client.get_experiment_by_name(lifecycle).experiment_id
     (run,) = client.search_runs([experiment])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from pathlib import Path
@@ -10,8 +11,8 @@ from stages.configs.block import ResourcesConfig
 from stages.configs.data_config import CafeDataConfig
 from stages.configs.dpo_config import DpoConfig
 from stages.configs.evaluation_config import EvaluationConfig
-from stages.contract import ExitCode
 from stages.runtime.error_record import write_error
+from stages.runtime.exit_codes import ENDINGS, ExitCode, code_of, ending_of
 from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from tasks.connections import Connections
 from tasks.failures import failure_of
@@ -20,13 +21,16 @@ from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
 from tasks.registry_tasks import stage_ref_of
 from tasks.stage_task import StageJob, request_for
-from tasks.submission import Attempt
 from tasks.versions import ModelVersionRef, verify, without_userinfo
 from training_core.errors import (
     ConfigError,
+    ConflictError,
     DataError,
     InputError,
     IntegrityError,
+    MismatchError,
+    NonFiniteError,
+    StoppedError,
     StorageFullError,
     TransientError,
 )
@@ -161,14 +165,39 @@ def test_a_version_whose_bytes_are_nowhere_is_an_integrity_error(finish, store, 
         (None, TransientError),
     ],
 )
-def test_an_end_without_a_record_is_judged_by_its_exit_code(tmp_path, exit_code, expected):
-    failure = failure_of(Attempt(tmp_path, "sft-k-a1"), JobInfo(JobStatus.FAILED, exit_code))
+def test_an_end_without_a_record_is_judged_by_its_exit_code(store, exit_code, expected):
+    failure = failure_of(store.attempt("sft", "k", "a1"), JobInfo(JobStatus.FAILED, exit_code))
     assert type(failure) is expected
 
 
-def test_an_end_with_a_record_is_judged_by_that(tmp_path):
-    write_error(tmp_path, ExitCode.BAD_INPUT, DataError("row 3"))
-    failure = failure_of(Attempt(tmp_path, "sft-k-a1"), JobInfo(JobStatus.FAILED, 137))
+def test_every_error_of_a_stage_reaches_the_task_as_what_the_table_says():
+    """The code that a process ends with leads to the error that its task raises."""
+    expected = {
+        ConfigError("x"): (20, InputError),
+        DataError("x"): (20, InputError),
+        IntegrityError("x"): (20, InputError),
+        NonFiniteError("x"): (30, NonFiniteError),
+        MismatchError("x"): (31, MismatchError),
+        StorageFullError("x"): (40, StorageFullError),
+        OSError(errno.ENOSPC, "x"): (40, StorageFullError),
+        OSError(errno.EDQUOT, "x"): (40, StorageFullError),
+        OSError(errno.EIO, "x"): (75, TransientError),
+        TransientError("x"): (75, TransientError),
+        ConflictError("x"): (75, TransientError),
+        StoppedError("x"): (143, TransientError),
+    }
+    for error, (code, kind) in expected.items():
+        ending = ending_of(code_of(error))
+        assert ending is not None
+        assert (ending.code, ending.becomes) == (code, kind), error
+    assert [e.code for e in ENDINGS] == list(ExitCode)
+    assert ending_of(137) is None
+
+
+def test_an_end_with_a_record_is_judged_by_that(store):
+    attempt = store.attempt("sft", "k", "a1")
+    write_error(attempt, ExitCode.BAD_INPUT, DataError("row 3"))
+    failure = failure_of(attempt, JobInfo(JobStatus.FAILED, 137))
     assert type(failure) is InputError
     assert "DataError: row 3" in str(failure)
 

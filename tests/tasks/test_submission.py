@@ -13,7 +13,6 @@ from stages.runtime.ray_cluster import JobInfo, JobStatus
 from stages.runtime.store import Request, Store
 from tasks.submission import (
     attach_or_submit,
-    job_id_of,
     join_waiters,
     leave_all_waiters,
     stop_abandoned,
@@ -76,7 +75,17 @@ def test_a_job_that_ended_without_a_manifest_is_followed_by_another(store, clust
 
     second, was_there = submit(store, cluster)
 
-    assert (second.directory.name, was_there) == ("a2", False)
+    assert (second.name, was_there) == ("a2", False)
+
+
+def test_a_folder_that_a_person_copied_does_not_stop_the_next_attempt(store, cluster):
+    first, _ = submit(store, cluster)
+    cluster.jobs[first.job_id] = JobStatus.FAILED
+    (first.directory.parent / "a1x").mkdir()
+
+    second, was_there = submit(store, cluster)
+
+    assert (second.name, was_there) == ("a2", False)
 
 
 @pytest.mark.parametrize("attempt", range(10))
@@ -109,8 +118,8 @@ def test_what_was_finished_while_the_caller_looked_is_not_started_again(store, c
 
 def test_a_process_that_beats_is_attached_to_though_the_cluster_forgot_it(store, cluster):
     first, _ = submit(store, cluster)
-    (first.directory / "heartbeat.json").write_text(json.dumps({"time": time.time()}))
-    (first.directory / "log.txt").touch()
+    first.heartbeat.write_text(json.dumps({"time": time.time()}))
+    first.log.touch()
     cluster.jobs.clear()
 
     assert submit(store, cluster) == (first, True)
@@ -153,4 +162,4 @@ def test_a_run_that_failed_for_good_waits_for_nothing(store, cluster):
 
 
 def test_a_job_is_named_after_its_attempt(store):
-    assert job_id_of("sft", KEY, store.attempt_dir("sft", KEY, "a3")) == f"sft-{KEY[:12]}-a3"
+    assert store.attempt("sft", KEY, "a3").job_id == f"sft-{KEY[:12]}-a3"

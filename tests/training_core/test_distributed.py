@@ -36,7 +36,7 @@ def trained(dist_info, dtype, **settings):
     model = tiny_llama(dtype)
     # Nobody uses it, so no rank has a gradient for it, and it must not decay.
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2, 2, dtype=dtype)))
-    engine = TorchEngine(model, **{"schedule": lambda _: 1.0, "ranks": dist_info, **settings})
+    engine = TorchEngine(model, **{"schedule": lambda _: 1.0, "dist_info": dist_info, **settings})
     batches = [share(step, dist_info, even=False) for step in STEPS]
     reports = list(train_steps(engine, supervised, batches, dist_info=dist_info))
     return {"weights": model.state_dict(), "reports": reports, "sizes": [len(b) for b in batches]}

@@ -90,12 +90,10 @@ class Divergence:
     Attributes:
         function: (student [n, V], teacher [n, V], **hyperparameters) -> [n], on log-probabilities.
         gradient: the same arguments -> [n, V], the derivative with respect to the student's logits.
-        description: one line.
     """
 
     function: Callable[..., Tensor]
     gradient: Callable[..., Tensor]
-    description: str
 
 
 def _forward_kl_gradient(student: Tensor, teacher: Tensor) -> Tensor:
@@ -112,9 +110,9 @@ def _jsd_gradient(student: Tensor, teacher: Tensor, *, beta: float) -> Tensor:
 
 
 DIVERGENCES: dict[str, Divergence] = {
-    "forward_kl": Divergence(forward_kl, _forward_kl_gradient, "covers the teacher's modes"),
-    "reverse_kl": Divergence(reverse_kl, _reverse_kl_gradient, "seeks one of the teacher's modes"),
-    "jsd": Divergence(jsd, _jsd_gradient, "between the two, bounded (GKD)"),
+    "forward_kl": Divergence(forward_kl, _forward_kl_gradient),
+    "reverse_kl": Divergence(reverse_kl, _reverse_kl_gradient),
+    "jsd": Divergence(jsd, _jsd_gradient),
 }
 
 
@@ -160,7 +158,7 @@ def token_divergence(
     gradient = partial(divergence.gradient, **hyperparameters)
     logits_mib = student_hidden.shape[0] * student_head.weight.shape[0] * 4 / 2**20
     settings = _Settings(
-        Divergence(function, gradient, divergence.description),
+        Divergence(function, gradient),
         student_head,
         teacher_head,
         chunk_positions,

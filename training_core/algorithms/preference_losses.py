@@ -15,48 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-
-@dataclass(frozen=True)
-class PairLogprobs:
-    """Log-probabilities of B pairs, summed over the tokens of each response.
-
-    Attributes:
-        chosen: [B] nats, under the policy; with gradient.
-        rejected: [B] nats, the same for the rejected responses.
-        chosen_tokens: [B] number of tokens of each chosen response, at least 1.
-        rejected_tokens: [B].
-        ref_chosen: [B] nats, under the reference; None if the loss needs no reference.
-        ref_rejected: [B].
-    """
-
-    chosen: Tensor
-    rejected: Tensor
-    chosen_tokens: Tensor
-    rejected_tokens: Tensor
-    ref_chosen: Tensor | None = None
-    ref_rejected: Tensor | None = None
-
-    def logratios(self) -> tuple[Tensor, Tensor]:
-        """Return l(y+) [B] and l(y-) [B].
-
-        Raises:
-            ValueError: without the reference's log-probabilities.
-        """
-        if self.ref_chosen is None or self.ref_rejected is None:
-            raise ValueError(
-                "expected ref_chosen and ref_rejected, found None: compute the reference's "
-                "log-probabilities first, or choose a loss with needs_reference=False"
-            )
-        return self.chosen - self.ref_chosen, self.rejected - self.ref_rejected
-
-    def mean_logratios(self) -> tuple[Tensor, Tensor]:
-        """Return l(y+) / |y+| [B] and l(y-) / |y-| [B]."""
-        chosen, rejected = self.logratios()
-        return chosen / self.chosen_tokens, rejected / self.rejected_tokens
-
-    def mean_logprobs(self) -> tuple[Tensor, Tensor]:
-        """Return a(y+) [B] and a(y-) [B]."""
-        return self.chosen / self.chosen_tokens, self.rejected / self.rejected_tokens
+from training_core.algorithms.pair_logprobs import PairLogprobs
 
 
 def dpo(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
@@ -225,24 +184,6 @@ def dpo_norm(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Ten
     return -(1 - label_smoothing) * logsigmoid(margin) - label_smoothing * logsigmoid(-margin)
 
 
-def chosen_nll(pairs: PairLogprobs) -> Tensor:
-    """Mean negative log-likelihood of the chosen response; as an added term it keeps it likely.
-
-        nll = -a(y+)          loss + nll_coef * nll
-
-    Args:
-        pairs: the reference is not used.
-
-    Returns:
-        [B] nats per token; in the mean over pairs all responses have equal weight, for any length.
-
-    Source:
-        Pang et al. 2024 (RPO), eq. 1, https://arxiv.org/abs/2404.19733;
-        Llama 3.1, section 4.1.4 (coefficient 0.2), https://arxiv.org/abs/2407.21783
-    """
-    return -pairs.chosen / pairs.chosen_tokens
-
-
 @dataclass(frozen=True)
 class PreferenceLoss:
     """An entry of `PREFERENCE_LOSSES`.
@@ -251,13 +192,11 @@ class PreferenceLoss:
         function: (pairs, **hyperparameters) -> [B]; every function has a `beta`.
         needs_reference: whether `ref_chosen` and `ref_rejected` are used.
         is_length_normalised: whether log-probabilities are averaged over the response's tokens.
-        description: one line.
     """
 
     function: Callable[..., Tensor]
     needs_reference: bool
     is_length_normalised: bool
-    description: str
 
 
 def implicit_rewards(
@@ -287,14 +226,14 @@ def implicit_rewards(
 
 
 PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
-    "dpo": PreferenceLoss(dpo, True, False, "sigmoid loss; label smoothing makes it cDPO"),
-    "robust": PreferenceLoss(robust, True, False, "DPO corrected for a known share of flips"),
-    "ipo": PreferenceLoss(ipo, True, True, "squared distance from a margin, per token"),
-    "ipo_summed": PreferenceLoss(ipo_summed, True, False, "the same per response (OpenRLHF)"),
-    "hinge": PreferenceLoss(hinge, True, False, "SLiC's hinge on DPO's margin"),
-    "simpo": PreferenceLoss(simpo, False, True, "mean log-probabilities and a target margin"),
-    "orpo": PreferenceLoss(orpo, False, True, "NLL of the chosen plus the log odds ratio"),
-    "dpo_norm": PreferenceLoss(dpo_norm, True, True, "DPO per token (Tulu 3)"),
+    "dpo": PreferenceLoss(dpo, True, False),
+    "robust": PreferenceLoss(robust, True, False),
+    "ipo": PreferenceLoss(ipo, True, True),
+    "ipo_summed": PreferenceLoss(ipo_summed, True, False),
+    "hinge": PreferenceLoss(hinge, True, False),
+    "simpo": PreferenceLoss(simpo, False, True),
+    "orpo": PreferenceLoss(orpo, False, True),
+    "dpo_norm": PreferenceLoss(dpo_norm, True, True),
 }
 
 

@@ -73,14 +73,10 @@ class UnpairedLoss:
     Attributes:
         function: (logratios [B], is_desirable [B], baseline, **hyperparameters) -> [B].
         baseline: (log-ratios of mismatched pairs [M]) -> scalar, over the whole batch.
-        description: one line.
     """
 
     function: Callable[..., Tensor]
     baseline: Callable[[Tensor], Tensor]
-    description: str
 
 
-UNPAIRED_LOSSES: dict[str, UnpairedLoss] = {
-    "kto": UnpairedLoss(kto, mismatched_kl, "saturating gain and loss around a KL baseline")
-}
+UNPAIRED_LOSSES: dict[str, UnpairedLoss] = {"kto": UnpairedLoss(kto, mismatched_kl)}

@@ -9,6 +9,7 @@ prompt, and the choice of trained tokens does not change the ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
@@ -91,49 +92,34 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt_id: str, messages: 
 
 
 def encode_prompts(
-    tokenizer: PreTrainedTokenizerBase, prompt_ids: Sequence[str], prompts: Sequence[Messages]
+    tokenizer: PreTrainedTokenizerBase,
+    prompt_ids: Sequence[str],
+    prompts: Sequence[Messages],
+    columns: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Prompt]:
     """Render and tokenise many prompts at once; the ids are those of `encode_prompt`.
+
+    Args:
+        tokenizer: with a template.
+        prompt_ids: of the prompts.
+        prompts: their messages.
+        columns: what else is known of each prompt; None is nothing.
 
     Raises:
         DataError: if the template refuses a prompt, or a prompt starts with two bos tokens.
     """
     texts = render(tokenizer, prompts, names=prompt_ids)
     return [
-        Prompt(name, tuple(messages), text, with_one_bos(tokenizer, name, ids))
-        for name, messages, text, ids in zip(
-            prompt_ids, prompts, texts, tokenise(tokenizer, texts), strict=True
+        Prompt(name, tuple(messages), text, with_one_bos(tokenizer, name, ids), known)
+        for name, messages, text, ids, known in zip(
+            prompt_ids,
+            prompts,
+            texts,
+            tokenise(tokenizer, texts),
+            map(MappingProxyType, columns or [{}] * len(texts)),
+            strict=True,
         )
     ]
-
-
-def encode_response(
-    tokenizer: PreTrainedTokenizerBase,
-    prompt: Prompt,
-    response: str,
-    *,
-    max_tokens: int,
-    is_finished: bool = True,
-) -> Example | None:
-    """Append `response` and the end token to `prompt`; only these are trained.
-
-    Args:
-        tokenizer: with an end token.
-        prompt: from `encode_prompt`.
-        response: the assistant's text.
-        max_tokens: limit of the sequence.
-        is_finished: False for a sampled response that the token limit cut; it gets no end token.
-
-    Returns:
-        The example, or None if it is longer than `max_tokens`. Such rows are dropped and counted,
-        never cut, because the model would learn responses without an end.
-
-    Raises:
-        DataError: if the response has no tokens.
-    """
-    return encode_responses(
-        tokenizer, [prompt], [response], max_tokens=max_tokens, is_finished=[is_finished]
-    )[0]
 
 
 def encode_responses(
@@ -144,7 +130,22 @@ def encode_responses(
     max_tokens: int,
     is_finished: Sequence[bool],
 ) -> list[Example | None]:
-    """Append a response to each of many prompts; see `encode_response`."""
+    """Append a response and the end token to each prompt; only these are trained.
+
+    Args:
+        tokenizer: with an end token.
+        prompts: from `encode_prompts`.
+        responses: the assistant's texts.
+        max_tokens: limit of each sequence.
+        is_finished: False for a sampled response that the token limit cut; it gets no end token.
+
+    Returns:
+        The examples; None for an example that is longer than `max_tokens`. Such rows are dropped
+        and counted, never cut, because the model would learn responses without an end.
+
+    Raises:
+        DataError: if a response has no tokens.
+    """
     end = eos_id(tokenizer)
     encoded: list[Example | None] = []
     rows = zip(prompts, responses, tokenise(tokenizer, responses), is_finished, strict=True)

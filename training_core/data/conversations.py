@@ -39,7 +39,7 @@ def encode_conversations(
 ) -> list[Example | None]:
     """Append the last answer to each prompt and mark the trained tokens.
 
-    `last_turn` trains the response and its end token, as `encode_response` does. `every_turn` also
+    `last_turn` trains the response and its end token, as `encode_responses` does. `every_turn` also
     trains the answers inside the prompt, each with the end token that the template puts after it,
     but no headers. `all_tokens` trains everything. The ids are the same for all three.
 

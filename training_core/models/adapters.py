@@ -12,22 +12,18 @@ import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model
+from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer, cast_adapter_dtype
 from peft.utils.integrations import dequantize_module_weight
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from training_core.errors import ConfigError
 from training_core.models.options import LoraOptions
 from training_core.models.parts import SCALAR_HEADS
-from training_core.storage import writing
 
 NAME = "default"
 """Name of the adapter inside the model; peft's default."""
@@ -212,37 +208,3 @@ def plain_twin(model: Any) -> Any:
     if model.can_generate():
         twin.generation_config = model.generation_config
     return twin
-
-
-def save_adapter(model: Any, directory: Path, *, base: str = "") -> None:
-    """Save only the adapter, in peft's format: `PeftModel.from_pretrained(base, directory)`.
-
-    A scalar head that is trained with it is saved, too.
-
-    Args:
-        model: with an adapter inside.
-        directory: gets adapter_config.json and adapter_model.safetensors.
-        base: base model of the adapter, written as `base_model_name_or_path`.
-
-    Raises:
-        ConfigError: if `directory` holds a full model, because transformers would apply the adapter
-            to weights that contain it already.
-        StorageFullError: if the disk is full.
-    """
-    if (directory / "config.json").exists():
-        raise ConfigError(f"{directory} holds a full model; save the adapter in another folder")
-    state = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
-    heads = [name for name, _ in model.named_children() if name in SCALAR_HEADS]
-    for head in heads:
-        for name, tensor in getattr(model, head).state_dict().items():
-            state[f"{head}.{name}"] = tensor
-    config = replace(model.peft_config[NAME], inference_mode=True, base_model_name_or_path=base)
-    config.modules_to_save = heads or None
-    with writing(f"the adapter in {directory}"):
-        directory.mkdir(parents=True, exist_ok=True)
-        config.save_pretrained(str(directory))
-        save_file(
-            {PEFT_PREFIX + name: tensor.contiguous() for name, tensor in state.items()},
-            directory / "adapter_model.safetensors",
-            metadata={"format": "pt"},
-        )

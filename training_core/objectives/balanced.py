@@ -10,14 +10,13 @@ from torch import Tensor
 
 from training_core.loop import Objective
 from training_core.models.experts import routing, sequence_balance
-from training_core.types import Batch, Loss, mean_of
+from training_core.types import Batch, Loss, MicroBatch, mean_of
 
 
 def balanced(
     objective: Objective,
     coef: float,
     *,
-    batch_of: Callable[[Any], Batch] = lambda batch: batch,
     weights: Callable[[Batch], Tensor] | None = None,
 ) -> Objective:
     """Add `coef` times the mean balance of the sequences to an objective.
@@ -25,15 +24,14 @@ def balanced(
     Args:
         objective: what is trained for.
         coef: >= 0; 0 gives the objective back.
-        batch_of: micro-batch -> its `Batch`.
         weights: batch -> [S], adding up to the objective's own count; None is the number of
             trained tokens of each sequence.
     """
     if coef == 0:
         return objective
 
-    def together(model: Any, micro_batch: Any) -> Loss:
-        batch = batch_of(micro_batch)
+    def together(model: Any, micro_batch: MicroBatch) -> Loss:
+        batch = micro_batch.batch
         with routing(model) as routed:
             loss = objective(model, micro_batch)
         balance = sequence_balance(routed, batch)

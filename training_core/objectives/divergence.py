@@ -56,7 +56,7 @@ def distillation(
         total = (1 - nll_coef) * apart.sum()
         metrics = {
             "divergence": mean_of(apart),
-            "tokens": Mean(float(batch.attention_mask.sum()), 1.0),
+            "tokens": Mean(float(batch.num_tokens), 1.0),
         }
         if nll_coef:
             nll = -_own_logprobs(student, head, batch)

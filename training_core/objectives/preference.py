@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from training_core.algorithms.preference_losses import PairLogprobs, chosen_nll
+from training_core.algorithms.pair_logprobs import PairLogprobs, chosen_nll
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Batch, Loss, Mean, mean_of
@@ -63,7 +63,7 @@ def preference(
             "reward_rejected": mean_of(rejected),
             "reward_margin": mean_of(chosen - rejected),
             "nll_chosen": mean_of(nll),
-            "tokens": Mean(float(batch.batch.attention_mask.sum()), 1.0),
+            "tokens": Mean(float(batch.batch.num_tokens), 1.0),
         }
         return Loss(losses.sum(), float(len(losses)), metrics)
 
@@ -83,7 +83,7 @@ def pairwise_reward(loss: Callable[..., Tensor]) -> Callable[[Any, PairBatch], L
         metrics = {
             "accuracy": mean_of((chosen > rejected).float()),
             "reward_margin": mean_of(chosen - rejected),
-            "tokens": Mean(float(pairs.batch.attention_mask.sum()), 1.0),
+            "tokens": Mean(float(pairs.batch.num_tokens), 1.0),
         }
         return Loss(losses.sum(), float(len(losses)), metrics)
 

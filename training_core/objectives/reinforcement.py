@@ -32,7 +32,7 @@ def policy_objective(loss: PolicyLoss, *, temperature: float) -> Callable[[Any, 
             "entropy": mean_of(entropy, mask),
             "clip_fraction": mean_of(is_clipped.float(), mask),
             "update_kl": mean_of(experience.old_logprobs - logprobs, mask),
-            "tokens": Mean(float(experience.batch.attention_mask.sum()), 1.0),
+            "tokens": Mean(float(experience.batch.num_tokens), 1.0),
         }
         return Loss(masked_sum(losses, mask), float(mask.sum()), metrics)
 

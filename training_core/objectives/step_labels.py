@@ -42,7 +42,7 @@ def process_reward(
         is_right = (scores > 0) == (steps.labels > 0.5)  # noqa: PLR2004 - more likely right than not
         metrics = {
             "accuracy": mean_of(is_right.float()),
-            "tokens": Mean(float(steps.batch.attention_mask.sum()), 1.0),
+            "tokens": Mean(float(steps.batch.num_tokens), 1.0),
         }
         return Loss(losses.sum(), float(len(losses)), metrics)
 

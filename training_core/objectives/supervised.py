@@ -16,6 +16,8 @@ def supervised(model: Any, batch: Batch) -> Loss:
         batch: [B, T].
     """
     logprobs, entropy = logprobs_and_entropy(model, batch)
-    tokens = float(batch.attention_mask.sum())
-    metrics = {"entropy": mean_of(entropy, batch.loss_mask), "tokens": Mean(tokens, 1.0)}
+    metrics = {
+        "entropy": mean_of(entropy, batch.loss_mask),
+        "tokens": Mean(float(batch.num_tokens), 1.0),
+    }
     return Loss(-logprobs.sum(), float(batch.loss_mask.sum()), metrics)

@@ -47,7 +47,7 @@ def unpaired(
             "reward_desirable": mean_of(rewards, rated.is_desirable),
             "reward_undesirable": mean_of(rewards, ~rated.is_desirable),
             "baseline": mean_of(rated.baseline.expand_as(rewards)),
-            "tokens": Mean(float(rated.batch.attention_mask.sum()), 1.0),
+            "tokens": Mean(float(rated.batch.num_tokens), 1.0),
         }
         return Loss(losses.sum(), float(len(losses)), metrics)
 

@@ -41,15 +41,22 @@ def score(
         The scored ones, in order.
 
     Raises:
-        DataError: if more are unscored; the message counts the reasons.
+        DataError: if more are unscored; the message counts the reasons and shows the first.
     """
     results = [_finite(r) for r in reward(rollouts)]
-    reasons = Counter(r.reason for r in results if isinstance(r, Unscored))
-    if reasons.total() > unscored_limit * len(rollouts):
+    unscored = [
+        (rollout.prompt.id, result.reason)
+        for rollout, result in zip(rollouts, results, strict=True)
+        if isinstance(result, Unscored)
+    ]
+    reasons = Counter(reason for _, reason in unscored)
+    if len(unscored) > unscored_limit * len(rollouts):
+        prompt, first = unscored[0]
+        counted = "; ".join(f"{count}x {reason}" for reason, count in reasons.most_common(3))
         raise DataError(
-            f"{reasons.total()} of {len(rollouts)} rollouts have no reward, "
-            f"allowed is a share of {unscored_limit}: "
-            + "; ".join(f"{count}x {reason}" for reason, count in reasons.most_common(3))
+            f"{len(unscored)} of {len(rollouts)} rollouts have no reward, "
+            f"allowed is a share of {unscored_limit}: {counted}. "
+            f"The first is of prompt {prompt}: {first}"
         )
     return [
         ScoredRollout(rollout, result)

