@@ -1,4 +1,5 @@
-# Ratchet's chores. `make` alone lists them; everything runs in .venv, which the first one builds.
+# Ratchet's common tasks. `make` without a target lists them. All of them use .venv, which the first
+# one creates.
 
 VENV = .venv
 PYTHON = python3
@@ -11,10 +12,13 @@ UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
 ABREAST = -n $(WORKERS) --no-loadscope-reorder
 HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
-# tests/conftest.py says which process of ABREAST gets which tests.
-# May be given: TORCH_INDEX (address of a package index that has CPU builds of torch),
-# PYTEST_ARGS (more options for pytest), WORKERS (processes that share the tests; one has the lifecycles),
-# UV_ARGS (more options for the resolver, e.g. --upgrade), COVERED (percent of lines).
+# tests/conftest.py assigns tests to the processes of ABREAST.
+# Variables that you can set:
+#   TORCH_INDEX  address of a package index with CPU builds of torch
+#   PYTEST_ARGS  more options for pytest
+#   WORKERS      number of test processes; one of them runs the lifecycle tests
+#   UV_ARGS      more options for the resolver, e.g. --upgrade
+#   COVERED      percent of lines that `make coverage` expects
 
 .PHONY: help venv demo test unit coverage check format lock clean
 
@@ -23,13 +27,13 @@ help: ## list the targets
 
 venv: $(STAMP) ## build or update .venv from requirements/cpu.txt
 
-# torch goes first and with its dependencies, because what it needs differs between its CPU build
-# and its CUDA build. The lock then goes in without dependencies: it is complete, and its header
-# says what is left out of it on purpose. The imports at the end are the proof that it fits.
+# torch is installed first and with its dependencies, because they differ between its CPU build and
+# its CUDA build. The lock file is then installed without dependencies: it is complete, and its header
+# lists what is left out on purpose. The imports at the end verify the result.
 $(STAMP): $(LOCK) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
 		echo "venv: $(LOCK) is for Python 3.11, and $(PYTHON) is" >&2; $(PYTHON) --version >&2; \
-		echo "venv: name one that is, as in 'make venv PYTHON=python3.11'" >&2; exit 1; }
+		echo "venv: set PYTHON, e.g. 'make venv PYTHON=python3.11'" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "venv: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@torch=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(LOCK)); index="$(TORCH_INDEX)"; \
 	echo "venv: installing $$torch"; \
@@ -43,13 +47,13 @@ $(STAMP): $(LOCK) pyproject.toml
 	@touch $(STAMP)
 	@echo "venv: ready; 'source $(BIN)/activate' puts ratchet on the PATH"
 
-demo: venv ## run the whole lifecycle with a tiny model, on this machine
+demo: venv ## run the whole lifecycle with a tiny model on this machine
 	$(BIN)/ratchet demo
 
-test: venv ## run every test (those that need a GPU skip themselves where there is none)
+test: venv ## run every test (tests that need a GPU are skipped without one)
 	$(BIN)/pytest $(ABREAST) $(PYTEST_ARGS)
 
-unit: venv ## run the tests that start no service
+unit: venv ## run only the tests that start no service
 	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
 
 # The limit is of lines: coverage.py's own fail_under would count branches with them.
@@ -61,20 +65,20 @@ coverage: venv ## run every test, report lines and branches; fails below COVERED
 		/^TOTAL/ { found = 100 * (1 - $$3 / $$2) } \
 		END { printf "lines: %.1f %%, at least $(COVERED) %% expected\n", found; exit found < $(COVERED) }'
 
-check: venv ## formatting, lint, types, floors and doors, unit tests
+check: venv ## check formatting, lint, types and import rules, run unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
 
-format: venv ## format, and mend what ruff can mend safely
+format: venv ## format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-# The resolver keeps the versions that a lock already has unless UV_ARGS=--upgrade is given; each
-# lock's own header stays. Headers are put aside first because the resolver rewrites the files.
-lock: venv ## resolve requirements/cpu.txt and requirements/gpu.txt again (UV_ARGS=--upgrade)
+# The resolver keeps the versions of the existing lock files unless UV_ARGS=--upgrade is given. The
+# resolver rewrites the files, so the recipe saves the header of each file first and restores it.
+lock: venv ## resolve both lock files in requirements/ again (UV_ARGS=--upgrade updates)
 	@for kind in cpu gpu; do \
 		echo "lock: requirements/$$kind.txt"; \
 		lock=requirements/$$kind.txt; \
@@ -87,7 +91,7 @@ lock: venv ## resolve requirements/cpu.txt and requirements/gpu.txt again (UV_AR
 		mv $$lock.new $$lock; \
 	done
 
-clean: ## remove caches and build output (.venv and the store .ratchet stay)
+clean: ## remove caches and build output (keeps .venv and .ratchet)
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
 	find . \( -name .git -o -path ./$(VENV) -o -name .ratchet \) -prune \
 		-o -name __pycache__ -exec rm -rf {} +

@@ -1,1 +1,1 @@
-"""Pieces of configuration that several stages share, one module per subject."""
+"""Config classes: one per stage, and the blocks that several stages share."""

@@ -1,4 +1,4 @@
-"""What every piece of configuration is made of: frozen blocks whose fields say what they change."""
+"""The base classes of all configuration: frozen blocks whose fields are semantic or operational."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 def semantic(default: Any = ..., description: str = "", **constraints: Any) -> Any:
-    """Declare a config field that can change a stage's result, and so is part of the stage key."""
+    """Declare a config field that can change a stage's result, so it is part of the stage key."""
     extra: dict[str, Any] = {"semantic": True}
     return Field(default, description=description, json_schema_extra=extra, **constraints)
 
 
 def operational(default: Any = ..., description: str = "", **constraints: Any) -> Any:
-    """Declare a config field that changes only how fast, where or how visibly a stage runs."""
+    """Declare a config field that cannot change a stage's result; the stage key leaves it out."""
     extra: dict[str, Any] = {"semantic": False}
     return Field(default, description=description, json_schema_extra=extra, **constraints)
 
@@ -28,41 +28,45 @@ class Block(BaseModel):
 
 
 class ResourcesConfig(Block):
-    """What a stage asks of the Ray cluster."""
+    """What a stage reserves on the Ray cluster."""
 
     num_workers: int = operational(
-        1, "Processes that train together; changes only the rounding.", gt=0
+        1, "Number of processes that train together; changes results only by rounding.", gt=0
     )
     num_cpus: float = operational(
-        1, "CPU cores that each worker reserves and uses as threads.", gt=0
+        1, "CPU cores per worker; each worker uses as many threads.", gt=0
     )
-    num_gpus: float = operational(0, "GPUs that each worker reserves.", ge=0)
+    num_gpus: float = operational(0, "GPUs per worker.", ge=0)
     memory_gib: float | None = operational(
-        None, "Memory that each worker reserves, in GiB; None reserves none."
+        None, "Memory that Ray reserves per worker, in GiB; None reserves no memory."
     )
 
 
 class WandbConfig(Block):
     """Curves at Weights & Biases."""
 
-    project: str = operational(..., "Project that the run belongs to.", min_length=1)
+    project: str = operational(..., "Name of the project.", min_length=1)
     mode: Literal["online", "offline"] = operational(
-        "online", "`offline` keeps the run in the attempt's folder, for `wandb sync`."
+        "online", "`offline` stores the run in the attempt's folder, for `wandb sync`."
     )
 
 
 class LoggingConfig(Block):
-    """Where curves go besides `metrics.jsonl` and MLflow."""
+    """Where curves are written in addition to `metrics.jsonl` and MLflow."""
 
-    tensorboard: bool = operational(False, "Event files in the attempt's folder.")
-    wandb: WandbConfig | None = operational(None, "Weights & Biases; None sends nothing.")
+    tensorboard: bool = operational(False, "Write event files in the attempt's folder.")
+    wandb: WandbConfig | None = operational(
+        None, "Send curves to Weights & Biases; None sends nothing."
+    )
 
 
 class StageConfig(Block):
-    """What a person writes about one stage; every stage's Config derives from it."""
+    """The fields of every stage's config class, which derives from this class."""
 
-    seed: int = semantic(0, "Seed of every random choice in the stage.", ge=0)
+    seed: int = semantic(0, "Seed of all random numbers in the stage.", ge=0)
     resources: ResourcesConfig = operational(
-        ResourcesConfig(), "What the job reserves on the cluster."
+        ResourcesConfig(), "What the stage reserves on the cluster."
     )
-    logging: LoggingConfig = operational(LoggingConfig(), "Where curves go besides metrics.jsonl.")
+    logging: LoggingConfig = operational(
+        LoggingConfig(), "Where curves are written in addition to metrics.jsonl."
+    )

@@ -1,6 +1,6 @@
-"""Where rows come from.
+"""Data sources.
 
-Reading it imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -11,20 +11,22 @@ from pydantic import Field
 
 from stages.configs.block import Block, operational, semantic
 
-COLUMNS = "Role (messages, prompt, response, chosen, …; see docs/data.md) -> column."
-SKIP_BAD_ROWS = "Drop rows that are not what is expected and count them; False stops at the first."
+COLUMNS = "Role (messages, prompt, response, chosen, …; see docs/data.md) -> name of the column."
+SKIP_BAD_ROWS = "Drop and count invalid rows; False stops with an error at the first one."
 
 
 class CafeDataConfig(Block):
-    """The café's rows, made from a seed; see `training_core.data.cafe`."""
+    """Rows of the café, generated from a seed; see `training_core.data.cafe`."""
 
-    name: Literal["cafe"] = semantic("cafe", "Which kind of source this is.")
+    name: Literal["cafe"] = semantic("cafe", "Kind of the source.")
     split: Literal["train", "heldout"] = semantic(
-        "train", "No order of one split occurs in the other."
+        "train", "Split; no café order is in both splits."
     )
-    size: int = semantic(1000, "Rows.", gt=0)
+    size: int = semantic(1000, "Number of rows.", gt=0)
     seed: int = semantic(0, "Seed of the generator.")
-    flipped_fraction: float = semantic(0.0, "Share of pairs with swapped labels.", ge=0, lt=0.5)
+    flipped_fraction: float = semantic(
+        0.0, "Share of pairs whose chosen and rejected are swapped.", ge=0, lt=0.5
+    )
 
 
 class FileDataConfig(Block):
@@ -33,16 +35,16 @@ class FileDataConfig(Block):
     Their content is part of the stage key.
     """
 
-    name: Literal["files"] = semantic("files", "Which kind of source this is.")
+    name: Literal["files"] = semantic("files", "Kind of the source.")
     path: str | tuple[str, ...] = operational(
-        ..., "File, saved dataset, glob, or several of them in order, relative to `data_root`."
+        ..., "File, folder of a saved dataset, glob, or a list of these; relative to `data_root`."
     )
     split: str | None = semantic(
-        None, "Split of a saved dataset that has several; None takes the only one."
+        None, "Split of a saved dataset; None if the dataset has only one."
     )
     columns: dict[str, str] = semantic({}, COLUMNS)
-    limit: int | None = semantic(None, "Use the first rows only.", gt=0)
-    sample: int | None = semantic(None, "Of these, use so many at random, in their order.", gt=0)
+    limit: int | None = semantic(None, "Use only the first rows.", gt=0)
+    sample: int | None = semantic(None, "Number of random rows of these, in original order.", gt=0)
     sample_seed: int = semantic(0, "Seed of `sample`.")
     skip_bad_rows: bool = semantic(False, SKIP_BAD_ROWS)
 
@@ -50,16 +52,18 @@ class FileDataConfig(Block):
 class HubDataConfig(Block):
     """A dataset of the Hugging Face hub."""
 
-    name: Literal["hub"] = semantic("hub", "Which kind of source this is.")
+    name: Literal["hub"] = semantic("hub", "Kind of the source.")
     repo: str = semantic(..., "Repository id.")
     revision: str = semantic(
         "main", "Branch, tag or commit; a flow resolves it to a commit when it starts."
     )
-    config: str | None = semantic(None, "Configuration (subset) of a repository with several.")
+    config: str | None = semantic(
+        None, "Configuration (subset) of the repository, if it has several."
+    )
     split: str = semantic("train", "Split to read.")
     columns: dict[str, str] = semantic({}, COLUMNS)
-    limit: int | None = semantic(None, "Use the first rows only.", gt=0)
-    sample: int | None = semantic(None, "Of these, use so many at random, in their order.", gt=0)
+    limit: int | None = semantic(None, "Use only the first rows.", gt=0)
+    sample: int | None = semantic(None, "Number of random rows of these, in original order.", gt=0)
     sample_seed: int = semantic(0, "Seed of `sample`.")
     skip_bad_rows: bool = semantic(False, SKIP_BAD_ROWS)
 
@@ -72,22 +76,24 @@ SingleDataConfig = Annotated[
 class MixedPartConfig(Block):
     """One source of a mixture."""
 
-    data: SingleDataConfig = semantic(..., "Its rows.")
-    weight: float = semantic(1.0, "Its share, relative to the other parts' weights.", gt=0)
+    data: SingleDataConfig = semantic(..., "Data source.")
+    weight: float = semantic(
+        1.0, "Share of the mixture, relative to the weights of the other parts.", gt=0
+    )
 
 
 class MixedDataConfig(Block):
-    """Several sources in fixed shares, in an order that depends on the seed alone."""
+    """Several sources in fixed shares, in an order that depends only on the seed."""
 
-    name: Literal["mixed"] = semantic("mixed", "Which kind of source this is.")
-    parts: tuple[MixedPartConfig, ...] = semantic(..., "What is mixed.", min_length=1)
+    name: Literal["mixed"] = semantic("mixed", "Kind of the source.")
+    parts: tuple[MixedPartConfig, ...] = semantic(..., "Sources with their weights.", min_length=1)
     seed: int = semantic(0, "Seed of the order.")
     exhaustion: Literal["first", "all"] = semantic(
         "first",
-        "Where it ends: when the first part has no new row left, or when all were used whole "
-        "(the others repeat).",
+        "Where the mixture ends. `first`: when the first part has no unused row left. `all`: when "
+        "every row of every part was used; shorter parts repeat.",
     )
-    size: int | None = semantic(None, "Rows; None gives as many as `exhaustion` says.", gt=0)
+    size: int | None = semantic(None, "Number of rows; None: as many as `exhaustion` allows.", gt=0)
 
 
 DataConfig = Annotated[

@@ -1,4 +1,4 @@
-"""What a person writes about the stage `distillation`, and its record."""
+"""Configuration of the stage `distillation`, and its record."""
 
 from __future__ import annotations
 
@@ -15,51 +15,59 @@ from stages.configs.training_config import TrainingConfig
 
 
 class ForwardKlConfig(Block):
-    """KL(teacher || student): the student covers what the teacher does."""
+    """KL(teacher || student): the student covers all modes of the teacher."""
 
-    name: Literal["forward_kl"] = semantic("forward_kl", "Which divergence this is.")
+    name: Literal["forward_kl"] = semantic("forward_kl", "Name of the divergence.")
 
 
 class ReverseKlConfig(Block):
-    """KL(student || teacher): the student seeks what the teacher likes best."""
+    """KL(student || teacher): the student concentrates on the teacher's strongest modes."""
 
-    name: Literal["reverse_kl"] = semantic("reverse_kl", "Which divergence this is.")
+    name: Literal["reverse_kl"] = semantic("reverse_kl", "Name of the divergence.")
 
 
 class JsdConfig(Block):
     """Generalised Jensen-Shannon divergence of Agarwal et al. 2023 (GKD)."""
 
-    name: Literal["jsd"] = semantic("jsd", "Which divergence this is.")
-    beta: float = semantic(0.5, "Towards forward KL at 0, reverse KL at 1.", gt=0, lt=1)
+    name: Literal["jsd"] = semantic("jsd", "Name of the divergence.")
+    beta: float = semantic(
+        0.5, "Near 0 it is like the forward KL, near 1 like the reverse KL.", gt=0, lt=1
+    )
 
 
 class DistillationConfig(StageConfig):
-    """What a person writes about the stage `distillation`, and its record."""
+    """Configuration of distillation."""
 
     divergence: Annotated[
         ForwardKlConfig | ReverseKlConfig | JsdConfig, Field(discriminator="name")
-    ] = semantic(ForwardKlConfig(), "How far student and teacher are apart at a token.")
-    data: DataConfig | None = semantic(None, "Demonstrations; None takes the input `dataset`.")
-    eval_data: DataConfig | None = semantic(
-        None, "Held-out demonstrations for `heldout_…` metrics."
+    ] = semantic(
+        ForwardKlConfig(), "Divergence between the distributions of teacher and student at a token."
     )
-    temperature: float = semantic(1.0, "Softens both distributions.", gt=0)
+    data: DataConfig | None = semantic(None, "Demonstrations; None uses the input `dataset`.")
+    eval_data: DataConfig | None = semantic(
+        None, "Held-out demonstrations for the `heldout_…` metrics."
+    )
+    temperature: float = semantic(1.0, "Temperature of both distributions.", gt=0)
     nll_coef: float = semantic(
-        0.0, "Share of the data's own cross-entropy; OpenRLHF's kd has 0.6.", ge=0, le=1
+        0.0, "Share of the data's cross-entropy in the loss; OpenRLHF's kd uses 0.6.", ge=0, le=1
     )
     on_policy_fraction: float = semantic(
-        0.0, "Share of the steps on responses that the student samples (GKD's lambda).", ge=0, le=1
+        0.0,
+        "Share of steps that train on responses sampled from the student (lambda in GKD).",
+        ge=0,
+        le=1,
     )
     rollouts: RolloutConfig = semantic(RolloutConfig(), "How the student's responses are sampled.")
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
-    training: TrainingConfig = semantic(TrainingConfig(), "How the student is fitted.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    training: TrainingConfig = semantic(TrainingConfig(), "How the student is trained.")
 
     @model_validator(mode="after")
     def _imitates_data_alone(self) -> DistillationConfig:
         if self.nll_coef and self.on_policy_fraction:
             raise ValueError(
-                "nll_coef is the cross-entropy of the data, and on_policy_fraction trains on the "
-                "student's own responses, which it would then imitate; set one of them to 0"
+                "nll_coef is the cross-entropy of the data, but on_policy_fraction trains on the "
+                "student's own responses, so the student would imitate itself; set one of the two "
+                "to 0"
             )
         return self
 

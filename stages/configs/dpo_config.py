@@ -1,4 +1,4 @@
-"""What a person writes about the stage `dpo`, and its record."""
+"""Configuration of the stage `dpo`, and its record."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from stages.configs.training_config import TrainingConfig
 
 
 class DpoConfig(StageConfig):
-    """What a person writes about DPO."""
+    """Configuration of DPO."""
 
-    loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss on the pair.")
+    loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss of a pair.")
     nll_coef: float = semantic(
         None,
-        "Weight of the chosen response's mean NLL (RPO; Llama 3.1 has 0.2); "
-        "None is the loss's own default, 0 for most.",
+        "Weight of the chosen response's mean NLL (RPO; Llama 3.1 uses 0.2); "
+        "None uses the default of the loss, which is 0 for most losses.",
         ge=0,
         validate_default=True,
     )
-    data: DataConfig | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
+    data: DataConfig | None = semantic(None, "Preference pairs; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
-    training: TrainingConfig = semantic(TrainingConfig(), "How the policy is fitted.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    training: TrainingConfig = semantic(TrainingConfig(), "How the policy is trained.")
 
     @field_validator("nll_coef", mode="before")
     @classmethod
-    def _is_the_losss_own_if_unset(cls, value: object, info: ValidationInfo) -> object:
+    def _use_default_of_loss(cls, value: object, info: ValidationInfo) -> object:
         if value is not None:
             return value
-        loss = info.data.get("loss", PairLossConfig)  # a loss that is refused is not there
+        loss = info.data.get("loss", PairLossConfig)  # an invalid loss is missing here
         return loss.default_nll_coef
 
 

@@ -1,4 +1,4 @@
-"""What a person writes about the stage `evaluation`, and its record."""
+"""Configuration of the stage `evaluation`, and its record."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stages.configs.stage_record import DatasetUse, StageRecord
 
 
 class EvaluationConfig(StageConfig):
-    """What a person writes about the stage `evaluation`, and its record."""
+    """Configuration of an evaluation."""
 
-    prompts: DataConfig = semantic(..., "Held-out prompts; none of them may have been trained on.")
-    reward: RewardConfig = semantic(RewardModelRewardConfig(), "The judge.")
+    prompts: DataConfig = semantic(..., "Held-out prompts; no stage may have trained on them.")
+    reward: RewardConfig = semantic(RewardModelRewardConfig(), "Reward that compares the policies.")
     rollouts: RolloutConfig = semantic(RolloutConfig(), "How responses are sampled.")
-    responses_per_prompt: int = semantic(1, "Responses of each policy to each prompt.", ge=1)
+    responses_per_prompt: int = semantic(1, "Number of responses per policy and prompt.", ge=1)
     unscored_limit: float = semantic(
-        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
+        0.02, "Largest allowed share of rollouts without a reward.", ge=0, le=1
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person writes about the stage `kto`, and its record."""
+"""Configuration of the stage `kto`, and its record."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from stages.configs.training_config import TrainingConfig
 
 
 class KtoConfig(StageConfig):
-    """What a person writes about KTO."""
+    """Configuration of KTO."""
 
-    loss: KtoLossConfig = semantic(KtoLossConfig(), "Loss on the response.")
-    data: DataConfig | None = semantic(None, "Rated responses; None takes the input `dataset`.")
+    loss: KtoLossConfig = semantic(KtoLossConfig(), "Loss of a response.")
+    data: DataConfig | None = semantic(None, "Rated responses; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out responses for the `heldout_…` metrics.")
     threshold: float | None = semantic(
-        None, "A response is good where its `score` is at least this; None reads `label`."
+        None, "A response is good if its `score` is at least this value; None reads `label`."
     )
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(
         TrainingConfig(),
-        "How the policy is fitted; a batch should have at least 16 rows (baseline).",
+        "How the policy is trained; use a batch_size of at least 16, because the baseline is a "
+        "mean over the batch.",
     )
 
 

@@ -1,6 +1,6 @@
-"""Losses on pairs and on rated responses, with defaults from their papers.
+"""Losses of pairs and of rated responses, with defaults from their papers.
 
-Reading it imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pydantic import Field
 
 from stages.configs.block import Block, semantic
 
-SMOOTHING = "Assumed share of flipped labels."
+SMOOTHING = "Assumed share of wrong labels."
 
 
 def _beta(default: float, description: str) -> Any:
@@ -19,91 +19,94 @@ def _beta(default: float, description: str) -> Any:
 
 
 class PairLossConfig(Block):
-    """What every loss on pairs has; a subclass in this module is a choice of `dpo.loss`.
+    """The fields of all losses on pairs; each subclass in this module is a choice of `dpo.loss`.
 
-    Its name is a row of `PREFERENCE_LOSSES`, and its other fields are keyword arguments of that
-    row's function.
+    Its name is the name of an entry of `PREFERENCE_LOSSES`, and its other fields are keyword
+    arguments of that entry's function.
     """
 
     default_nll_coef: ClassVar[float] = 0.0
-    """What `dpo.nll_coef` is where nobody sets it; a loss that needs the term says otherwise."""
+    """Default of `dpo.nll_coef`; a loss that needs the term overrides it."""
 
     beta: float = _beta(0.1, "Strength of the pull to the reference.")
 
     @property
     def row(self) -> str:
-        """Its name."""
+        """Name of the entry of `PREFERENCE_LOSSES`."""
         return type(self).model_fields["name"].default
 
     @property
     def hyperparameters(self) -> dict[str, float]:
-        """Keyword arguments of the row's function."""
+        """Keyword arguments of the entry's function."""
         return self.model_dump(exclude={"name"})
 
 
 class DpoLossConfig(PairLossConfig):
-    """Sigmoid loss of Rafailov et al. 2023; label smoothing makes it cDPO."""
+    """Sigmoid loss of Rafailov et al. 2023; with label smoothing it is cDPO."""
 
-    name: Literal["dpo"] = semantic("dpo", "Which loss this is.")
+    name: Literal["dpo"] = semantic("dpo", "Name of the loss.")
     beta: float = _beta(0.1, "Strength of the pull to the reference (paper's default).")
     label_smoothing: float = semantic(0.0, SMOOTHING, ge=0, lt=0.5)
 
 
 class RobustLossConfig(PairLossConfig):
-    """DPO whose mean under flipped labels is the loss under true ones, Chowdhury et al. 2024."""
+    """DPO corrected for wrong labels, Chowdhury et al. 2024.
 
-    name: Literal["robust"] = semantic("robust", "Which loss this is.")
-    beta: float = _beta(0.1, "As for dpo.")
+    Its expectation under wrong labels equals the DPO loss under correct labels.
+    """
+
+    name: Literal["robust"] = semantic("robust", "Name of the loss.")
+    beta: float = _beta(0.1, "Strength of the pull to the reference, as for dpo.")
     label_smoothing: float = semantic(0.1, SMOOTHING, ge=0, lt=0.5)
 
 
 class IpoLossConfig(PairLossConfig):
     """Squared loss of Azar et al. 2023 on log-ratios averaged over the response's tokens."""
 
-    name: Literal["ipo"] = semantic("ipo", "Which loss this is.")
+    name: Literal["ipo"] = semantic("ipo", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's tau, per token.")
 
 
 class IpoSummedLossConfig(PairLossConfig):
-    """The same on summed log-ratios, as OpenRLHF has it."""
+    """The loss of `ipo` on summed log-ratios, as in OpenRLHF."""
 
-    name: Literal["ipo_summed"] = semantic("ipo_summed", "Which loss this is.")
+    name: Literal["ipo_summed"] = semantic("ipo_summed", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's tau, per response.")
 
 
 class HingeLossConfig(PairLossConfig):
-    """SLiC's hinge on DPO's margin, Liu et al. 2023."""
+    """Hinge loss of SLiC on DPO's margin, Liu et al. 2023."""
 
-    name: Literal["hinge"] = semantic("hinge", "Which loss this is.")
-    beta: float = _beta(0.1, "The loss is zero from a margin of 1 / beta nats on.")
+    name: Literal["hinge"] = semantic("hinge", "Name of the loss.")
+    beta: float = _beta(0.1, "The loss is zero for margins of at least 1 / beta nats.")
 
 
 class SimPoLossConfig(PairLossConfig):
     """Mean log-probabilities and a target margin, without a reference; Meng et al. 2024."""
 
-    name: Literal["simpo"] = semantic("simpo", "Which loss this is.")
-    beta: float = _beta(2.0, "Per nat and token; 2 to 10 in the paper.")
-    gamma: float = semantic(1.0, "Target margin; the paper's gamma / beta is 0.3 to 1.6.", ge=0)
+    name: Literal["simpo"] = semantic("simpo", "Name of the loss.")
+    beta: float = _beta(2.0, "Scale of the mean log-probabilities; 2 to 10 in the paper.")
+    gamma: float = semantic(1.0, "Target margin; gamma / beta is 0.3 to 1.6 in the paper.", ge=0)
 
 
 class OrpoLossConfig(PairLossConfig):
     """NLL of the chosen response plus the log odds ratio, without a reference; Hong et al. 2024."""
 
-    name: Literal["orpo"] = semantic("orpo", "Which loss this is.")
+    name: Literal["orpo"] = semantic("orpo", "Name of the loss.")
     beta: float = _beta(0.1, "The paper's lambda.")
 
 
 class DpoNormLossConfig(PairLossConfig):
     """DPO on log-ratios averaged over the response's tokens, Lambert et al. 2024 (Tulu 3)."""
 
-    name: Literal["dpo_norm"] = semantic("dpo_norm", "Which loss this is.")
-    beta: float = _beta(5.0, "Per nat and token (paper's default).")
+    name: Literal["dpo_norm"] = semantic("dpo_norm", "Name of the loss.")
+    beta: float = _beta(5.0, "Scale of the log-ratios per token (paper's default).")
     label_smoothing: float = semantic(0.0, SMOOTHING, ge=0, lt=0.5)
 
 
 if TYPE_CHECKING:
     PreferenceLossConfig: TypeAlias = PairLossConfig
-else:  # each of the above, told apart by name
+else:  # any of the classes above; `name` selects it
     PreferenceLossConfig = Annotated[
         Union[tuple(PairLossConfig.__subclasses__())],  # noqa: UP007 - built from a list
         Field(discriminator="name"),
@@ -113,12 +116,12 @@ else:  # each of the above, told apart by name
 class KtoLossConfig(Block):
     """Kahneman-Tversky optimisation, Ethayarajh et al. 2024."""
 
-    name: Literal["kto"] = semantic("kto", "Which loss this is.")
+    name: Literal["kto"] = semantic("kto", "Name of the loss.")
     beta: float = _beta(0.1, "Strength of the pull to the reference (paper's default).")
     desirable_weight: float = semantic(
         1.0,
-        "Weight of desirable responses; times their number it should be 1 to 1.33 times "
-        "the same product of the undesirable ones.",
+        "Weight of desirable responses. This weight times their number should be 1 to 1.33 times "
+        "the same product of the undesirable responses.",
         gt=0,
     )
     undesirable_weight: float = semantic(1.0, "Weight of undesirable responses.", gt=0)

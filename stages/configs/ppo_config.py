@@ -1,4 +1,4 @@
-"""What a person writes about the stage `ppo`, and its record."""
+"""Configuration of the stage `ppo`, and its record."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from stages.configs.training_config import ConstantAdamWConfig, ConstantOptimize
 
 
 class PpoConfig(StageConfig):
-    """What a person writes about PPO."""
+    """Configuration of PPO."""
 
-    prompts: DataConfig = semantic(..., "Prompts to answer.")
-    reward: RewardConfig = semantic(RewardModelRewardConfig(), "What the policy learns to please.")
+    prompts: DataConfig = semantic(..., "Prompts for the rollouts.")
+    reward: RewardConfig = semantic(RewardModelRewardConfig(), "Reward that the policy maximises.")
     rollouts: RolloutConfig = semantic(RolloutConfig(), "How responses are sampled.")
-    steps: int = semantic(100, "Rounds of sampling and updating.", gt=0)
+    steps: int = semantic(100, "Number of rounds of sampling and updating.", gt=0)
     prompts_per_step: int = semantic(64, "Prompts per round.", gt=0)
     group_size: int = semantic(2, "Responses per prompt.", gt=0)
-    updates_per_step: int = semantic(
-        2, "Optimizer steps that a round's rollouts are cut into, per epoch.", gt=0
-    )
+    updates_per_step: int = semantic(2, "Optimizer steps per pass over a round's rollouts.", gt=0)
     epochs_per_step: int = semantic(1, "Passes over a round's rollouts.", gt=0)
     kl_coef: float = semantic(
-        0.02, "Price of one nat of KL to the reference, in units of the reward.", ge=0
+        0.02, "Penalty per nat of KL to the reference, in units of the reward.", ge=0
     )
     kl_estimator: Literal["k1", "k2", "k3"] = semantic(
-        "k1", "Estimate of the KL per token (Schulman 2020); k1 is unbiased in the reward."
+        "k1", "Estimator of the KL per token (Schulman 2020); k1 in the reward is unbiased."
     )
-    clip_low: float = semantic(0.2, "Lower clip of the probability ratio (PPO paper).", gt=0, lt=1)
-    clip_high: float = semantic(0.2, "Upper clip of the probability ratio (PPO paper).", gt=0)
+    clip_low: float = semantic(
+        0.2, "Lower clip range of the probability ratio (PPO paper).", gt=0, lt=1
+    )
+    clip_high: float = semantic(0.2, "Upper clip range of the probability ratio (PPO paper).", gt=0)
     value_clip: float = semantic(
-        0.2, "Largest counted change of a value, in units of the return.", gt=0
+        0.2, "Clip range of the value's change, in units of the return.", gt=0
     )
     gamma: float = semantic(1.0, "Discount per token.", ge=0, le=1)
     gae_lambda: float = semantic(
-        0.95, "GAE's trade between bias and variance (Stiennon et al. 2020).", ge=0, le=1
+        0.95, "GAE's trade-off between bias and variance (Stiennon et al. 2020).", ge=0, le=1
     )
-    critic_warmup_steps: int = semantic(0, "First rounds in which only the critic learns.", ge=0)
+    critic_warmup_steps: int = semantic(
+        0, "Number of first rounds that train only the critic.", ge=0
+    )
     policy_optimizer: ConstantOptimizerConfig = semantic(
         ConstantAdamWConfig(), "The policy's optimizer."
     )
@@ -48,11 +50,11 @@ class PpoConfig(StageConfig):
         ConstantAdamWConfig(learning_rate=5e-5), "The critic's optimizer."
     )
     unscored_limit: float = semantic(
-        0.02, "Tolerated share of rollouts without a reward.", ge=0, le=1
+        0.02, "Largest allowed share of rollouts without a reward.", ge=0, le=1
     )
-    micro_batch_tokens: int = operational(8192, "Padded tokens in memory at once.", gt=0)
+    micro_batch_tokens: int = operational(8192, "Padded tokens in a micro-batch, at most.", gt=0)
     save_every_steps: int = operational(10, "Rounds between checkpoints.", gt=0)
-    keep_checkpoints: int = operational(2, "Complete checkpoints that stay.", gt=0)
+    keep_checkpoints: int = operational(2, "Number of complete checkpoints to keep.", gt=0)
 
 
 STAGE = StageRecord(

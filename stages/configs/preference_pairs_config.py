@@ -1,4 +1,4 @@
-"""What a person writes about the stage `preference_pairs`, and its record."""
+"""Configuration of the stage `preference_pairs`, and its record."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from stages.configs.stage_record import TRAINED_PROMPTS, StageRecord
 
 
 class PreferencePairsConfig(GroupSamplingConfig):
-    """What a person writes about making pairs."""
+    """Configuration of sampling and pairing responses."""
 
     min_margin: float = semantic(
-        0.0, "Smallest reward difference of a pair; equal ones are always dropped.", ge=0
+        0.0,
+        "Rewards of a pair must differ by more than this; equal rewards never form a pair.",
+        ge=0,
     )
     pairs_per_prompt: int = semantic(
-        1, "1 takes the best against the worst; more take all over min_margin, widest first.", gt=0
+        1,
+        "1: the best response with the worst. More: the pairs with the largest differences.",
+        gt=0,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person writes about the stage `process_reward`, and its record."""
+"""Configuration of the stage `process_reward`, and its record."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from stages.configs.training_config import TrainingConfig
 
 
 class ProcessRewardConfig(StageConfig):
-    """What a person writes about the process reward model."""
+    """Configuration of the process reward model."""
 
     data: DataConfig | None = semantic(
-        None, "Solutions with labelled steps; None takes the input `dataset`."
+        None, "Solutions with labelled steps; None uses the input `dataset`."
     )
     eval_data: DataConfig | None = semantic(
-        None, "Held-out solutions; None holds `heldout_fraction` of the data out."
+        None, "Held-out solutions; None uses `heldout_fraction` of the data."
     )
     heldout_fraction: float = semantic(
-        0.1, "Share of the solutions held out where eval_data is None.", ge=0, lt=1
+        0.1, "Share of the solutions that is held out if eval_data is None.", ge=0, lt=1
     )
-    separator: str = semantic("\n", "What is written after each step.")
+    separator: str = semantic("\n", "Text after each step; it is tokenised separately.")
     placeholder: str = semantic(
-        "ки", "What ends each step of rows that have question and steps as one text (OpenRLHF's)."
+        "ки",
+        "Mark at the end of each step, for rows with question and steps in one text (OpenRLHF).",
     )
     first_step: str | None = semantic(
-        "Step 1:", "What the first step of such rows begins with; None takes it all as steps."
+        "Step 1:", "Beginning of the first step in such rows; None: the whole text is steps."
     )
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(
-        TrainingConfig(), "How the model is fitted; a batch is of solutions."
+        TrainingConfig(), "How the model is trained; batch_size counts solutions."
     )
 
 

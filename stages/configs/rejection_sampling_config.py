@@ -1,4 +1,4 @@
-"""What a person writes about the stage `rejection_sampling`, and its record."""
+"""Configuration of the stage `rejection_sampling`, and its record."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from stages.configs.stage_record import TRAINED_PROMPTS, StageRecord
 
 
 class BestOfNConfig(Block):
-    """Best of n: one response per prompt."""
+    """The best response of each prompt (best of n)."""
 
-    name: Literal["best"] = semantic("best", "Which selection this is.")
+    name: Literal["best"] = semantic("best", "Name of the selection.")
 
 
 class TopKConfig(Block):
     """The best k responses of each prompt."""
 
-    name: Literal["top_k"] = semantic("top_k", "Which selection this is.")
-    k: int = semantic(2, "Responses per prompt.", gt=0)
+    name: Literal["top_k"] = semantic("top_k", "Name of the selection.")
+    k: int = semantic(2, "Number of responses per prompt.", gt=0)
 
 
 class ThresholdConfig(Block):
-    """Every response that is good enough."""
+    """Every response with at least a given reward."""
 
-    name: Literal["threshold"] = semantic("threshold", "Which selection this is.")
-    min_reward: float = semantic(..., "Smallest reward that is kept, in units of the reward.")
+    name: Literal["threshold"] = semantic("threshold", "Name of the selection.")
+    min_reward: float = semantic(..., "Smallest reward that is kept.")
 
 
 class EveryConfig(Block):
-    """Every response, for conditional SFT on its reward."""
+    """Every response with its reward, for conditional SFT."""
 
-    name: Literal["every"] = semantic("every", "Which selection this is.")
+    name: Literal["every"] = semantic("every", "Name of the selection.")
 
 
 class RejectionSamplingConfig(GroupSamplingConfig):
-    """What a person writes about the stage `rejection_sampling`, and its record."""
+    """Configuration of rejection sampling."""
 
     select: Annotated[
         BestOfNConfig | TopKConfig | ThresholdConfig | EveryConfig, Field(discriminator="name")

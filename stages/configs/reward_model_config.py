@@ -1,4 +1,4 @@
-"""What a person writes about the stage `reward_model`, and its record."""
+"""Configuration of the stage `reward_model`, and its record."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from stages.configs.training_config import TrainingConfig
 
 
 class RewardModelConfig(StageConfig):
-    """What a person writes about the reward model."""
+    """Configuration of the reward model."""
 
-    data: DataConfig | None = semantic(None, "Preference pairs; None takes the input `dataset`.")
+    data: DataConfig | None = semantic(None, "Preference pairs; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(
-        None, "Held-out pairs; None holds `heldout_fraction` of the data out."
+        None, "Held-out pairs; None uses `heldout_fraction` of the data."
     )
     heldout_fraction: float = semantic(
-        0.1, "Share of the data held out where eval_data is None.", ge=0, lt=1
+        0.1, "Share of the data that is held out if eval_data is None.", ge=0, lt=1
     )
     loss: Literal["bradley_terry", "log_exp"] = semantic(
-        "bradley_terry", "Both are the same function; log_exp is its name in OpenRLHF."
+        "bradley_terry", "Name of the loss; `log_exp` is OpenRLHF's name for the same function."
     )
-    use_margin: bool = semantic(False, "Ask each pair for the distance in its field `margin`.")
+    use_margin: bool = semantic(False, "Use the field `margin` of each pair in the loss.")
     centering_coef: float = semantic(
-        0.01, "Pull of a pair's mean reward towards 0 (Eisenstein et al. 2023).", ge=0
+        0.01, "Weight of the term that keeps rewards near 0 (Eisenstein et al. 2023).", ge=0
     )
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
-    training: TrainingConfig = semantic(TrainingConfig(), "How the model is fitted.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    training: TrainingConfig = semantic(TrainingConfig(), "How the model is trained.")
 
 
 STAGE = StageRecord(

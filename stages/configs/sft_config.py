@@ -1,4 +1,4 @@
-"""What a person writes about the stage `sft`, and its record."""
+"""Configuration of the stage `sft`, and its record."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from training_core.errors import ConfigError
 
 
 class SftConfig(StageConfig):
-    """What a person writes about SFT."""
+    """Configuration of SFT."""
 
     base: BaseModelConfig | None = semantic(
-        None, "Where to start; None starts from the input `policy`."
+        None, "Base model; None starts from the input `policy`."
     )
-    model: ModelConfig = semantic(ModelConfig(), "What the model is loaded as.")
-    data: DataConfig | None = semantic(None, "What to imitate; None takes the input `dataset`.")
+    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    data: DataConfig | None = semantic(None, "Training rows; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out rows for `heldout_loss`.")
     rows: Literal["demonstrations", "texts"] = semantic(
-        "demonstrations", "What the data holds; `texts` is continued pre-training."
+        "demonstrations", "Kind of rows; `texts` is continued pre-training."
     )
     train_on: Literal["every_turn", "last_turn", "all_tokens"] = semantic(
-        "every_turn", "Which tokens of a demonstration are trained: of the assistant, or all."
+        "every_turn",
+        "Trained tokens: every answer of the assistant, the last answer, or everything.",
     )
     reward_suffix: str | None = semantic(
-        None, "Format with {reward} that follows each prompt (conditional SFT); None is plain SFT."
+        None, "Format with {reward}, appended to each prompt (conditional SFT); None is plain SFT."
     )
     chat_template: str | None = semantic(
         None,
-        'Name of a template, a Jinja template, or a plain format as "User: {}\\nAssistant: "; '
-        "None keeps the tokenizer's own.",
+        'Name of a template, a Jinja template, or a plain format, e.g. "User: {}\\nAssistant: "; '
+        "None keeps the tokenizer's template.",
     )
-    pad_token: str | None = semantic(None, "Token for padding; None keeps the tokenizer's own.")
-    training: TrainingConfig = semantic(TrainingConfig(), "How the model is fitted.")
+    pad_token: str | None = semantic(None, "Padding token; None keeps the tokenizer's token.")
+    training: TrainingConfig = semantic(TrainingConfig(), "How the model is trained.")
 
     @field_validator("chat_template")
     @classmethod

@@ -1,6 +1,6 @@
-"""How a model is fitted: optimizer, schedule, engine, batches, evaluation, checkpoints.
+"""How a model is trained: optimizer, schedule, engine, batches, evaluation, checkpoints.
 
-Reading it imports neither torch nor transformers.
+Importing this module imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -15,63 +15,61 @@ ScheduleName = Literal["constant", "linear", "cosine", "wsd"]
 
 
 class BaseOptimizerConfig(Block):
-    """What every optimizer has: a schedule, decay and clipping."""
+    """The fields of every optimizer: schedule, weight decay and gradient clipping."""
 
     learning_rate: float = semantic(1e-5, "Peak learning rate.", gt=0)
-    schedule: ScheduleName = semantic("cosine", "Shape after the warm-up.")
-    warmup_fraction: float = semantic(
-        0.05, "Share of the steps in which the rate rises.", ge=0, le=1
-    )
+    schedule: ScheduleName = semantic("cosine", "Shape of the learning rate after the warm-up.")
+    warmup_fraction: float = semantic(0.05, "Share of the steps used for the warm-up.", ge=0, le=1)
     min_ratio: float | None = semantic(
         None,
-        "Floor, as a share of the peak; None is the schedule's own: 0.1 for cosine, else 0.",
+        "Lowest rate, as a share of the peak; None: 0.1 for cosine, 0 for linear and wsd.",
         ge=0,
         le=1,
     )
     decay_fraction: float = semantic(
         0.1,
-        "Share of the steps in which `wsd` falls, at the end (MiniCPM, arXiv:2404.06395, §4).",
+        "Share of the steps at the end in which `wsd` decays (MiniCPM, arXiv:2404.06395, §4).",
         gt=0,
         le=1,
     )
-    weight_decay: float = semantic(0.0, "Decoupled weight decay, on matrices only.", ge=0)
+    weight_decay: float = semantic(0.0, "Decoupled weight decay, only on matrices.", ge=0)
     max_grad_norm: float = semantic(
-        1.0, "The gradient is scaled down to this norm, before the update.", gt=0
+        1.0, "Largest gradient norm; a larger gradient is scaled down before the update.", gt=0
     )
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (
         semantic(
             (0.9, 0.95),
-            "Decay of AdamW's two moments (as GPT-3, arXiv:2005.14165, appendix B, and Llama 2).",
+            "Decay of AdamW's two moments (as in GPT-3, arXiv:2005.14165, app. B, and Llama 2).",
         )
     )
     eps: float = semantic(1e-8, "Added to AdamW's denominator (torch's default).", gt=0)
 
 
 class AdamWConfig(BaseOptimizerConfig):
-    """AdamW (Loshchilov & Hutter 2019) and its schedule; meant where no name is given."""
+    """AdamW (Loshchilov & Hutter 2019) and its schedule; the default if no name is given."""
 
-    name: Literal["adamw"] = semantic("adamw", "Which optimizer this is.")
+    name: Literal["adamw"] = semantic("adamw", "Name of the optimizer.")
 
 
 class MuonConfig(BaseOptimizerConfig):
     """Muon on the matrices of the layers; AdamW on embeddings, heads, norms and biases.
 
-    The defaults are those of Moonlight (arXiv:2502.16982, §2.2), whose scaling lets one learning
-    rate, tuned for AdamW, serve both.
+    The defaults are those of Moonlight (arXiv:2502.16982, §2.2). With its scaling, one learning
+    rate that is tuned for AdamW fits both optimizers.
     """
 
-    name: Literal["muon"] = semantic("muon", "Which optimizer this is.")
-    weight_decay: float = semantic(0.1, "Decoupled weight decay, on matrices only.", ge=0)
-    momentum: float = semantic(0.95, "Of the orthogonalised update (Jordan 2024).", ge=0, lt=1)
-    nesterov: bool = semantic(True, "Whether the momentum looks ahead (Jordan 2024).")
-    ns_steps: int = semantic(5, "Newton-Schulz iterations (Jordan 2024).", gt=0, lt=100)
+    name: Literal["muon"] = semantic("muon", "Name of the optimizer.")
+    weight_decay: float = semantic(0.1, "Decoupled weight decay, only on matrices.", ge=0)
+    momentum: float = semantic(0.95, "Momentum of the updates (Jordan 2024).", ge=0, lt=1)
+    nesterov: bool = semantic(True, "Use Nesterov momentum (Jordan 2024).")
+    ns_steps: int = semantic(5, "Number of Newton-Schulz iterations (Jordan 2024).", gt=0, lt=100)
     scaling: Literal["match_rms_adamw", "original"] = semantic(
         "match_rms_adamw",
-        "Factor on the rate: 0.2 * sqrt(max(rows, columns)), as Moonlight; "
-        "or `original`, sqrt(max(1, rows / columns)), as Jordan, with rates near 0.02.",
+        "Factor on the learning rate. `match_rms_adamw`: 0.2 * sqrt(max(rows, columns)), from "
+        "Moonlight. `original`: sqrt(max(1, rows / columns)), from Jordan, with rates near 0.02.",
     )
     auxiliary_learning_rate: float | None = semantic(
-        None, "Peak rate of the auxiliary AdamW; None is `learning_rate`.", gt=0
+        None, "Peak rate of the AdamW part; None uses `learning_rate`.", gt=0
     )
 
 
@@ -87,15 +85,15 @@ OptimizerConfig: TypeAlias = Annotated[
 
 
 class ConstantAdamWConfig(AdamWConfig):
-    """AdamW at a constant rate: what reinforcement learning starts from."""
+    """AdamW with a constant rate: the default for reinforcement learning."""
 
-    schedule: ScheduleName = semantic("constant", "Shape after the warm-up.")
+    schedule: ScheduleName = semantic("constant", "Shape of the learning rate after the warm-up.")
 
 
 class ConstantMuonConfig(MuonConfig):
-    """Muon at a constant rate."""
+    """Muon with a constant rate."""
 
-    schedule: ScheduleName = semantic("constant", "Shape after the warm-up.")
+    schedule: ScheduleName = semantic("constant", "Shape of the learning rate after the warm-up.")
 
 
 ConstantOptimizerConfig: TypeAlias = Annotated[
@@ -105,44 +103,45 @@ ConstantOptimizerConfig: TypeAlias = Annotated[
 
 
 class TorchEngineConfig(Block):
-    """Plain torch; on several workers each holds the whole model and they add up gradients."""
+    """Plain torch; each worker holds the full model, and gradients are summed over workers."""
 
-    name: Literal["torch"] = operational("torch", "Which engine this is.")
+    name: Literal["torch"] = operational("torch", "Name of the engine.")
 
 
 class DeepSpeedEngineConfig(Block):
-    """DeepSpeed ZeRO: optimizer, gradients and parameters divided among the workers.
+    """DeepSpeed ZeRO: optimizer state, gradients and parameters are sharded over the workers.
 
-    The mathematics is that of plain torch; only the rounding differs (losses agree to 1e-5).
+    The computation is that of plain torch; only the rounding differs (losses agree to 1e-5).
     """
 
-    name: Literal["deepspeed"] = operational("deepspeed", "Which engine this is.")
+    name: Literal["deepspeed"] = operational("deepspeed", "Name of the engine.")
     zero_stage: Literal[0, 1, 2, 3] = operational(
-        2, "What is divided: nothing, optimizer state, gradients too, parameters too."
+        2, "What is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also parameters."
     )
     offload_optimizer: bool = operational(
-        False, "Keep the optimizer state in host memory (ZeRO 1 to 3)."
+        False, "Keep the optimizer state in CPU memory (ZeRO 1 to 3)."
     )
     offload_parameters: bool = operational(
-        False, "Keep the parameters in host memory (ZeRO 3 alone)."
+        False, "Keep the parameters in CPU memory (only ZeRO 3)."
     )
     tensor_parallel_size: int = operational(
-        1, "Workers that share each layer's matrices (AutoTP, with ZeRO 1 or 2).", gt=0
+        1, "Number of workers that share the matrices of a layer (AutoTP, with ZeRO 1 or 2).", gt=0
     )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse what DeepSpeed would refuse later, or ignore."""
+        """Refuse combinations that DeepSpeed would refuse later, or ignore."""
         if self.offload_parameters and self.zero_stage != 3:  # noqa: PLR2004
             raise ValueError(
-                f"offload_parameters needs zero_stage 3, found {self.zero_stage}; set one of them"
+                f"offload_parameters needs zero_stage 3, found {self.zero_stage}; "
+                "change one of the two"
             )
         if self.offload_optimizer and self.zero_stage == 0:
             raise ValueError("offload_optimizer needs zero_stage 1, 2 or 3, found 0; raise it")
         if self.tensor_parallel_size > 1 and self.zero_stage not in (1, 2):
             raise ValueError(
                 f"tensor_parallel_size > 1 needs zero_stage 1 or 2, found {self.zero_stage}; "
-                "change one of them"
+                "change one of the two"
             )
         return self
 
@@ -153,59 +152,62 @@ EngineConfig: TypeAlias = Annotated[
 
 
 class BestMetricConfig(Block):
-    """The number by which checkpoints are compared."""
+    """The metric by which checkpoints are compared."""
 
-    metric: str = semantic(..., "One of the evaluation's metrics, as `heldout_loss`.")
-    better: Literal["min", "max"] = semantic("min", "Whether the lowest or the highest is best.")
+    metric: str = semantic(..., "Metric of the held-out evaluation, e.g. `heldout_loss`.")
+    better: Literal["min", "max"] = semantic("min", "Whether the lowest or highest value is best.")
 
 
 class TrainingConfig(Block):
-    """How a model is fitted to a fixed dataset."""
+    """How a model is trained on a fixed dataset."""
 
     epochs: float = semantic(1.0, "Passes over the data.", gt=0)
-    batch_size: int = semantic(64, "Examples (or pairs) per optimizer step, all workers.", gt=0)
+    batch_size: int = semantic(64, "Examples (or pairs) per optimizer step of all workers.", gt=0)
     max_tokens: int = semantic(
-        1024, "Longest prompt and response together; longer rows are dropped, never cut.", gt=1
+        1024, "Limit of prompt and response together; longer rows are dropped, never cut.", gt=1
     )
     optimizer: OptimizerConfig = semantic(AdamWConfig(), "Optimizer and schedule.")
     ema_decay: float | None = semantic(
         None,
-        "Average the weights with this decay per step, evaluate and export the average "
-        "(0.992 in OpenRLHF); None keeps none.",
+        "Decay per step of an average of the weights, which is evaluated and exported "
+        "(0.992 in OpenRLHF); None uses no average.",
         ge=0,
         lt=1,
     )
     eval_every_steps: int | None = semantic(
-        None, "Optimizer steps between evaluations; None evaluates at the end alone.", gt=0
+        None, "Optimizer steps between evaluations; None evaluates only at the end.", gt=0
     )
     best_metric: BestMetricConfig | None = semantic(
-        None, "Keep the checkpoint that is best by this metric; None compares none."
+        None, "Keep the checkpoint that is best by this metric; None compares no checkpoints."
     )
     export: Literal["last", "best"] = semantic(
         "last", "Which weights become the artifact; `best` needs best_metric."
     )
     micro_batch_tokens: int = operational(
-        8192, "Padded tokens in memory at once; does not change the gradient.", gt=0
+        8192, "Padded tokens in a micro-batch, at most; does not change the gradient.", gt=0
     )
     engine: EngineConfig = operational(
-        TorchEngineConfig(), "What makes the backward pass and the step; changes only the rounding."
+        TorchEngineConfig(),
+        "Engine for backward pass and optimizer step; changes results only by rounding.",
     )
     save_every_steps: int = operational(100, "Optimizer steps between checkpoints.", gt=0)
     keep_checkpoints: int = operational(
-        2, "Newest complete checkpoints that stay; the best one stays besides.", gt=0
+        2, "Number of newest complete checkpoints to keep; the best one is kept in addition.", gt=0
     )
     keep_checkpoints_gib: float | None = operational(
-        None, "Drop old checkpoints beyond this size in GiB; the newest and the best stay.", gt=0
+        None,
+        "Limit in GiB; older checkpoints beyond it are deleted, but not the newest and the best.",
+        gt=0,
     )
 
     @model_validator(mode="after")
     def _knows_what_is_best(self) -> Self:
-        """Refuse to export the best of nothing."""
+        """Refuse to export the best checkpoint if no checkpoints are compared."""
         if self.export == "best" and self.best_metric is None:
-            raise ValueError("export: best needs best_metric; set it, or export: last")
+            raise ValueError("export: best needs best_metric; set best_metric, or export: last")
         if self.export == "best" and self.eval_every_steps is None:
             raise ValueError(
-                "export: best needs eval_every_steps: evaluated at the end alone, the best are the "
-                "last weights; set it, or export: last"
+                "export: best needs eval_every_steps: with one evaluation, at the end, the best "
+                "weights are the last ones; set eval_every_steps, or export: last"
             )
         return self

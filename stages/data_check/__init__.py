@@ -1,9 +1,9 @@
-"""What a step's data looks like before anybody trains on it, and what would go wrong.
+"""Check the data of a step before training: numbers, examples and problems.
 
-reads       config -> the datasets that a step reads, and how it encodes them
-tokenizer   the tokenizer that a lifecycle's steps share
-measure     rows and examples -> numbers and problems
-shown       examples -> text with the trained tokens marked
+step_datasets   config -> the datasets that a step reads, and how it encodes them
+tokenizer       the tokenizer that all steps of a lifecycle share
+checks          rows and examples -> numbers and problems
+token_view      examples -> text with the trained tokens marked
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers about a dataset, and the problems in it."""
+"""Numbers about a dataset, and its problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_LIMIT = 2**31
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong; `stops` says whether the step would fail for it."""
+    """A problem in a dataset; `stops` is True if the step would fail because of it."""
 
     where: str
     text: str
@@ -29,15 +29,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found in one dataset.
+    """The result of checking one dataset.
 
     Attributes:
-        dataset: which.
-        rows: read and good.
-        numbers: name -> value, as they are shown.
+        dataset: the dataset.
+        rows: number of good rows.
+        numbers: name -> value, formatted for printing.
         problems: in the order in which they were found.
         examples: the first rows, tokenised: caption and sequence.
-        prompt_keys: of every row, to find the same prompt elsewhere.
+        prompt_keys: key of every row's prompt, to find the same prompt in another dataset.
     """
 
     dataset: Dataset
@@ -55,9 +55,9 @@ def check(
 
     Args:
         dataset: from `datasets_of`.
-        tokenizer: of the lifecycle; None if there is none, and then only the rows are looked at.
-        first_rows: look at no more than these.
-        num_examples: rows that are kept to be shown.
+        tokenizer: tokenizer of the lifecycle; with None only the rows are checked.
+        first_rows: check at most so many rows; None checks all.
+        num_examples: number of rows to keep as examples.
     """
     problems: list[Problem] = []
 
@@ -95,7 +95,7 @@ def check(
 
 
 def overlap(held_out: Checked, trained: Checked) -> Problem | None:
-    """Find the prompts of a held-out dataset that another one trains on."""
+    """Find prompts of a held-out dataset that are also in a training dataset."""
     shared = len(held_out.prompt_keys & trained.prompt_keys)
     if not shared:
         return None
@@ -107,13 +107,13 @@ def overlap(held_out: Checked, trained: Checked) -> Problem | None:
 
 
 def prompt_key(row: Any) -> str:
-    """Return a text that is equal for rows with the same prompt (for a text: the same text)."""
+    """Return a text that is equal for rows with the same prompt (or, for texts, the same text)."""
     prompt = getattr(row, "prompt", row)
     return prompt if isinstance(prompt, str) else repr([(m["role"], m["content"]) for m in prompt])
 
 
 def _encode(dataset: Dataset, tokenizer: Any, rows: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    """Encode rows without a limit, so that their length is known; one by one if any is refused."""
+    """Encode rows without a length limit, to know their lengths; one by one if a row is refused."""
     limit = dataset.max_tokens if isinstance(rows[0], str) else NO_LIMIT
     try:
         return list(dataset.encode(tokenizer, rows, max_tokens=limit)), []
@@ -143,7 +143,7 @@ def _about_rows(rows: Sequence[Any]) -> Iterator[str]:
     if equal:
         yield f"{equal} pairs have the same text as chosen and rejected"
     if rows and isinstance(rows[0], UnpairedResponse) and len({r.is_desirable for r in rows}) == 1:
-        yield "every response has the same label; KTO needs both"
+        yield "every response has the same label; KTO needs both labels"
     if rows and isinstance(rows[0], Solution) and len(set(_step_labels(rows))) == 1:
         yield "every labelled step has the same label"
 

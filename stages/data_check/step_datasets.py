@@ -1,4 +1,4 @@
-"""Which datasets a step reads, what their rows are, and how the step encodes them."""
+"""The datasets that a step reads, the kind of their rows, and how the step encodes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training_core.data.chat import encode_prompts
 from training_core.types import Prompt
 
 Encode = Callable[..., Sequence[Any]]
-"""(tokenizer, rows, max_tokens=…) -> examples, pairs, …; None for a row that is too long."""
+"""(tokenizer, rows, max_tokens=…) -> examples, pairs, …; None for each row that is too long."""
 
 DataSource = CafeDataConfig | FileDataConfig | HubDataConfig
 
@@ -35,13 +35,13 @@ class Dataset:
     """A dataset that a step reads.
 
     Attributes:
-        step: block of the preset.
-        field: dotted, below it.
-        data: where the rows come from; a mixture comes as its parts.
-        kind: what the rows are.
-        encode: how the step tokenises them.
-        max_tokens: rows over this are dropped.
-        is_training: whether the step learns from it.
+        step: name of the preset's block.
+        field: dotted name of the field in the block.
+        data: source of the rows; a mixture gives one dataset per part.
+        kind: kind of the rows.
+        encode: how the step tokenises the rows.
+        max_tokens: longer rows are dropped.
+        is_training: whether the step trains on the rows.
     """
 
     step: str
@@ -54,16 +54,16 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """Dotted, as a person writes it."""
+        """Dotted name, as in an override."""
         return f"{self.step}.{self.field}"
 
 
 def datasets_of(step: str, config: StageConfig) -> Iterator[Dataset]:
-    """Yield the datasets that a step's config names itself; what the graph gives is not there yet.
+    """Yield the datasets that a step's config names; those of other steps do not exist yet.
 
     Args:
-        step: block of the preset.
-        config: of any stage; the stage's record says which of its fields are datasets.
+        step: name of the preset's block.
+        config: config of any stage; the stage's record lists which of its fields are datasets.
     """
     for field, use in stage_of(config).reads.items():
         data = getattr(config, field)
@@ -81,13 +81,13 @@ def _parts(field: str, data: DataSource | MixedDataConfig) -> list[tuple[str, Da
 
 
 def _rows_of(use: DatasetUse, config: StageConfig) -> tuple[RowKind[Any], Encode]:
-    """How the stage reads and encodes such rows, with the config's own options."""
+    """Return how the stage reads and encodes such rows, with the options of its config."""
     options = partial(_options_in, config)
     return ROWS[options("rows").get("rows", use.rows)](options)
 
 
 def _options_in(config: StageConfig, *fields: str) -> dict[str, Any]:
-    """Return those of the fields that the config has."""
+    """Return the values of those fields that the config has."""
     return {name: getattr(config, name) for name in fields if name in type(config).model_fields}
 
 
@@ -116,7 +116,7 @@ ROWS: dict[RowsName, Callable[[Callable[..., Any]], tuple[RowKind[Any], Encode]]
         partial(encoding.solution_examples, **options("separator")),
     ),
 }
-"""What a row is -> how it is read and encoded, with the options that the config has for it."""
+"""Kind of rows -> how they are read and encoded, with the options of the config."""
 
 
 def _max_tokens(config: Any, field: str) -> int:

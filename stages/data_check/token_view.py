@@ -1,4 +1,4 @@
-"""Examples as text, with the trained tokens marked."""
+"""Examples as text with the trained tokens marked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training_core.types import Example, LabelledSolution, Pair, Prompt, Unpaire
 
 
 def examples_in(encoded: Any) -> tuple[Example, ...]:
-    """Return the sequences in whatever a row was encoded to; none of a prompt is trained."""
+    """Return the sequences of an encoded row; no token of a prompt is trained."""
     match encoded:
         case Example():
             return (encoded,)
@@ -24,7 +24,7 @@ def examples_in(encoded: Any) -> tuple[Example, ...]:
 
 
 def captions(encoded: Any) -> tuple[str, ...]:
-    """Return a word for each sequence of `examples_in`."""
+    """Return a caption for each sequence of `examples_in`."""
     match encoded:
         case Pair():
             return ("chosen", "rejected")
@@ -39,9 +39,9 @@ def captions(encoded: Any) -> tuple[str, ...]:
 
 
 def marked_text(tokenizer: Any, example: Example) -> list[tuple[str, bool]]:
-    """Return the text of an example in pieces, and of each whether it is trained.
+    """Return the text of an example in pieces, each with whether it is trained.
 
-    Special tokens are shown.
+    Special tokens are part of the text.
     """
     marked: Sequence[tuple[int, int]] = list(zip(example.input_ids, example.loss_mask, strict=True))
     return [

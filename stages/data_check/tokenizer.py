@@ -1,4 +1,4 @@
-"""The tokenizer that the steps of a lifecycle share: the one that SFT starts with."""
+"""The tokenizer of a lifecycle: all steps share the tokenizer with which SFT starts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from training_core.errors import ConfigError
 
 
 def tokenizer_of(sft: SftConfig) -> Any:
-    """Build the tokenizer as SFT does, without its model.
+    """Build the tokenizer as SFT does, without loading the model.
 
     Raises:
-        ConfigError: if the tokenizer cannot end or pad a response, or has no template; if SFT has
-            no base, or no data.
-        DataError: if it cannot be loaded.
+        ConfigError: if the tokenizer has no end token, padding token or template; if SFT has no
+            base or no data.
+        DataError: if the tokenizer cannot be loaded.
     """
     if sft.base is None or sft.data is None:
         missing = "base" if sft.base is None else "data"

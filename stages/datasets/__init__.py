@@ -1,7 +1,7 @@
-"""Rows of a dataset, in one shape each: demonstrations, texts, preferences, ratings, solutions.
+"""Load rows of a dataset as typed objects: demonstrations, texts, preferences, ratings, solutions.
 
-What each kind looks like in a file is in docs/data.md; `shapes` has the table. Values are texts or
-lists of messages. Only `tables` imports the library `datasets`.
+docs/data.md describes each kind of row in a file, and `shapes` has the table of columns. Values are
+texts or lists of messages. Only `tables` imports the library `datasets`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stages.datasets.reading import Reading, load, read
 
 PLACEHOLDER = "ки"
 FIRST_STEP = "Step 1:"
-"""How Math-Shepherd marks the end of each step, and the beginning of the first one."""
+"""Marks of Math-Shepherd: the end of each step, and the beginning of the first step."""
 
 __all__ = [
     "FIRST_STEP",
@@ -44,8 +44,8 @@ def demonstrations(data: DataConfig | Path) -> list[Demonstration]:
     """Load prompts with responses.
 
     Raises:
-        DataError: for a row that is not one, naming file, row, field, and what was expected; for a
-            table whose columns fit no known shape, or more than one.
+        DataError: for an invalid row, with file, row, field and what was expected; for a table
+            whose columns fit no known shape, or more than one.
     """
     return load(kinds.DEMONSTRATIONS, data)
 
@@ -63,14 +63,14 @@ def preferences(data: DataConfig | Path) -> list[Preference]:
 def unpaired_responses(
     data: DataConfig | Path, *, threshold: float | None = None
 ) -> list[UnpairedResponse]:
-    """Load responses that were judged by themselves; see `demonstrations`.
+    """Load single responses with a label or score; see `demonstrations`.
 
-    Preferences are read as two of them: the chosen one desirable, the rejected one not.
+    A preference gives two of them: the chosen response is desirable, the rejected one is not.
 
     Args:
-        data: where they come from.
-        threshold: a response is desirable where its `score` (`reward`, `rating`) is at least this;
-            None reads `label`: true, false, 1 or 0.
+        data: the source.
+        threshold: a response is desirable if its `score` (`reward`, `rating`) is at least this
+            value; None reads `label`: true, false, 1 or 0.
     """
     return load(kinds.unpaired_responses(threshold), data)
 
@@ -78,20 +78,20 @@ def unpaired_responses(
 def solutions(
     data: DataConfig | Path, *, placeholder: str = PLACEHOLDER, first_step: str | None = FIRST_STEP
 ) -> list[Solution]:
-    """Load solutions whose steps are labelled; see `demonstrations`.
+    """Load solutions with labelled steps; see `demonstrations`.
 
     Args:
-        data: where they come from.
-        placeholder: what ends each step where question and steps are one text (`input`).
-        first_step: what the first step begins with there, so that the question is known; None
-            leaves the question in the first step and the prompt empty.
+        data: the source.
+        placeholder: mark at the end of each step, if question and steps are one text (`input`).
+        first_step: beginning of the first step in such a text; what comes before is the question.
+            None leaves the question in the first step, and the prompt is empty.
     """
     return load(kinds.solutions(placeholder, first_step), data)
 
 
 def prompts(data: DataConfig | Path) -> list[PromptRow]:
-    """Load prompts with the columns beside them; see `demonstrations`.
+    """Load prompts with their other columns; see `demonstrations`.
 
-    An answer that ends a conversation is left out.
+    The answer that ends a conversation is removed.
     """
     return load(kinds.PROMPTS, data)

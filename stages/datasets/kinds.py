@@ -1,4 +1,4 @@
-"""The kinds of rows, one frozen type each, and what makes a row one of them."""
+"""The kinds of rows, one frozen type each, and the functions that read a row as one of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Demonstration:
     """A prompt and the response to imitate.
 
     Attributes:
-        prompt: everything before the response; in a conversation also earlier answers.
+        prompt: everything before the response; in a conversation this includes earlier answers.
         response: the last answer.
-        is_finished: False where sampling cut the response short.
-        reward: what somebody thought of the response, for conditional SFT.
+        is_finished: False if the token limit cut the response when it was sampled.
+        reward: reward of the response, for conditional SFT.
     """
 
     prompt: Messages
@@ -33,9 +33,9 @@ class Demonstration:
 
 @dataclass(frozen=True)
 class Preference:
-    """A prompt and two responses, the better one first; see `Demonstration` for `…_finished`.
+    """A prompt with a better and a worse response; see `Demonstration` for `…_finished`.
 
-    `margin` says by how much it is better, in units of a reward; 0 says nothing.
+    `margin` is the rated distance between the two, in units of a reward; 0 if it is not known.
     """
 
     prompt: Messages
@@ -48,7 +48,7 @@ class Preference:
 
 @dataclass(frozen=True)
 class UnpairedResponse:
-    """A prompt and one response, judged by itself."""
+    """A prompt and one response with a label of its own."""
 
     prompt: Messages
     response: str
@@ -58,10 +58,10 @@ class UnpairedResponse:
 
 @dataclass(frozen=True)
 class Solution:
-    """A prompt and a solution in steps, judged one by one.
+    """A prompt and a solution in steps, with one label per step.
 
-    `labels` are in [0, 1]: 1 right, 0 wrong, None unlabelled. An empty prompt means that the first
-    step begins with the question.
+    `labels` are in [0, 1]: 1 is right, 0 is wrong, None is not labelled. If the prompt is empty,
+    the first step contains the question.
     """
 
     prompt: Messages
@@ -82,11 +82,11 @@ class RowKind(Generic[T]):
     """How rows of one kind are recognised and read.
 
     Attributes:
-        name: plural, for errors.
-        tiers: shapes; the second tier counts only where no shape of the first fits.
-        extras: further roles that any of the shapes may have.
-        read: row -> what it holds.
-        keeps_columns: whether `read` looks at columns that play no role, too.
+        name: plural, for error messages.
+        tiers: groups of shapes; the second group is used only if no shape of the first one fits.
+        extras: additional roles that every shape may have.
+        read: row -> objects of this kind.
+        keeps_columns: whether `read` also uses the columns that have no role.
     """
 
     name: str
@@ -108,7 +108,7 @@ def _prompt_of(row: Row) -> Messages:
 
 
 def _answered(row: Row) -> tuple[Messages, str]:
-    """Prompt and response of a row that is either a conversation or two columns."""
+    """Return prompt and response of a row with one conversation or with two columns."""
     conversation = row.first("messages", "conversations")
     if row.has(conversation):
         *prompt, last = row.answered(conversation, "user")
@@ -148,18 +148,20 @@ def _pair(row: Row) -> tuple[Messages, str, str]:
     if prompt and prompt == other:
         return tuple(prompt), chosen["content"], rejected["content"]
     if prompt or other:
-        expected = "a conversation that differs from the other one in the last message only"
+        expected = "a conversation that differs from `chosen` only in the last message"
         raise row.error("rejected", expected, other)
     return _implicit(row, chosen["content"], rejected["content"])
 
 
 def _after(row: Row, role: str, prompt: Messages) -> tuple[Messages, str]:
-    """Messages before the answer, and the answer, of a column that may repeat the prompt."""
+    """Return the messages before the answer, and the answer; the column may repeat the prompt."""
     *before, last = row.answered(role, "assistant")
     if not before:
         return prompt, last["content"]
     if tuple(before[-len(prompt) :]) != prompt:
-        expected = "one assistant message, or the whole conversation that the prompt begins"
+        expected = (
+            "one assistant message, or a whole conversation that has the prompt before its answer"
+        )
         raise row.error(role, expected, before)
     return tuple(before), last["content"]
 
@@ -192,7 +194,7 @@ def _rating(verdict: Callable[[Row], bool]) -> Callable[[Row], list[UnpairedResp
 def _is_labelled(row: Row) -> bool:
     value = row.value("label")
     if value not in (0, 1):  # True and False are these
-        expected = "true, false, 1 or 0 (for a score, give a threshold)"
+        expected = "true, false, 1 or 0 (for a score, set `threshold`)"
         raise row.error("label", expected, value)
     return bool(value)
 
@@ -215,7 +217,7 @@ def _solution(placeholder: str, first_step: str | None) -> Callable[[Row], list[
             raise row.error(role, f"{len(steps)} labels, one per step", f"{len(labels)} labels")
         found = tuple(_step_label(row, role, label) for label in labels)
         if all(label is None for label in found):
-            raise row.error(role, "a label of at least one step", labels)
+            raise row.error(role, "a label for at least one step", labels)
         return [Solution(prompt, steps, found)]
 
     return read
@@ -267,7 +269,7 @@ def _asked(row: Row) -> Messages:
     while role in ("messages", "conversations") and found and found[-1]["role"] == "assistant":
         found = found[:-1]
     if not found:
-        raise row.error(role, "a message of somebody else before the answer", row.value(role))
+        raise row.error(role, "a message that is not the assistant's", row.value(role))
     return found
 
 
@@ -287,7 +289,7 @@ PROMPTS = RowKind(
 
 
 def unpaired_responses(threshold: float | None) -> RowKind[UnpairedResponse]:
-    """Build the kind of judged responses: by a label, or by a score of at least `threshold`."""
+    """Build the kind for labelled responses: by a label, or by a score of at least `threshold`."""
     verdicts = ("label",) if threshold is None else ("score", "reward", "rating")
     verdict = _is_labelled if threshold is None else _is_over(threshold)
     extras = ("finished", "chosen_finished", "rejected_finished", "system")
@@ -295,5 +297,5 @@ def unpaired_responses(threshold: float | None) -> RowKind[UnpairedResponse]:
 
 
 def solutions(placeholder: str, first_step: str | None) -> RowKind[Solution]:
-    """Build the kind of solutions in steps; see `stages.datasets.solutions`."""
+    """Build the kind for solutions in steps; see `stages.datasets.solutions`."""
     return RowKind("solutions", [shapes.SOLUTIONS], (), _solution(placeholder, first_step))

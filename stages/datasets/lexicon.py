@@ -12,7 +12,7 @@ def read_lexicon(path: Path) -> dict[str, float]:
     """Read a lexicon: JSON lines (also .gz) with `token` and `mean`.
 
     Raises:
-        DataError: for a file or row that is not one, naming it.
+        DataError: for an invalid file or row, with its name.
     """
     from stages.datasets.tables import tables  # noqa: PLC0415 - imports `datasets`
 

@@ -1,4 +1,4 @@
-"""From what a column holds to messages: texts, lists of messages, raw dialogues."""
+"""Convert the value of a column to messages: a text, a list of messages, or a raw dialogue."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Messages = tuple[Message, ...]
 ROLES = ("system", "user", "assistant", "tool")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "function": "tool", "observation": "tool"}
 UNSEEN_KEYS = ("tool_calls", "reasoning_content", "thinking")
-"""Keys of a message that a template would render but no loader keeps; they must be empty."""
+"""Keys of a message that a template may render but that are not kept here; they must be empty."""
 
 EXPECTED = f"a text or a list of {{role, content}} messages with roles of {', '.join(ROLES)}"
 TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
 def messages_of(value: object, author: str) -> Messages | str:
-    """Return the messages that `value` is; a text is one message of `author`.
+    """Convert `value` to messages; a text becomes one message of `author`.
 
-    `{from, value}` messages of ShareGPT are understood too.
+    `{from, value}` messages of ShareGPT are supported, too.
 
     Returns:
-        The messages, or what was expected instead, as a text.
+        The messages; for an invalid value, a text that describes what was expected.
     """
     if isinstance(value, str):
         if not value.startswith("\n\nHuman:"):
@@ -59,8 +59,8 @@ def raw_dialogue(text: str) -> Messages | str:
     r"""Split the raw text of HH-RLHF, "\n\nHuman: … \n\nAssistant: …", into messages.
 
     Returns:
-        Alternating user and assistant messages that end with a non-empty assistant message, or what
-        was expected instead.
+        Alternating user and assistant messages that end with a non-empty assistant message; for an
+        invalid text, a text that describes what was expected.
     """
     _, *parts = TURN.split(text)
     names, contents = parts[::2], [content.strip() for content in parts[1::2]]
@@ -75,7 +75,7 @@ def raw_dialogue(text: str) -> Messages | str:
 
 
 def common_beginning(chosen: str, rejected: str) -> str:
-    """Return the words that two texts begin with, without the white space that follows them."""
+    """Return the words with which both texts begin, without the white space that follows them."""
     size = 0
     for one, other in zip(chosen, rejected, strict=False):
         if one != other:
@@ -86,7 +86,7 @@ def common_beginning(chosen: str, rejected: str) -> str:
 
 
 def says(messages: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the last message is an assistant's and is not blank."""
+    """Whether the last message is from the assistant and is not blank."""
     return (
         bool(messages)
         and messages[-1]["role"] == "assistant"

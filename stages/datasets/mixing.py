@@ -1,4 +1,4 @@
-"""The order of a mixture: how many rows of each part, and which one comes when."""
+"""The order of a mixture: how many rows of each part, and in which order."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def mixture_order(
 ) -> list[tuple[int, int]]:
     """Choose the rows of a mixture and their order.
 
-    Part i gives its share of the rows, rounded up or down, so that the shares add up. It gives them
-    in a random order of its own, and all of them once before any of them again.
+    Each part gives its share of the rows, rounded so that all shares add up. The rows of a part
+    come in random order, and no row repeats before all rows of its part were used.
 
     Args:
-        sizes: rows of each part.
-        weights: of the parts, not necessarily adding up to 1.
-        seed: of every random choice.
-        exhaustion: `first` ends where a part would have to repeat, `all` where each was used whole.
-        size: rows of the mixture; None gives as many as `exhaustion` says.
+        sizes: number of rows of each part.
+        weights: weight of each part; they need not add up to 1.
+        seed: seed of all random choices.
+        exhaustion: `first` ends before any part repeats; `all` ends when every row was used.
+        size: number of rows of the mixture; None: as many as `exhaustion` allows.
 
     Returns:
-        (part, row) of each place.
+        (part, row) for each position.
 
     Raises:
-        DataError: if `size` rows need repeating although `exhaustion` is `first`.
+        DataError: if `size` rows would need repeated rows although `exhaustion` is `first`.
     """
     shares = [Fraction(w).limit_denominator(10**9) for w in weights]
     shares = [share / sum(shares) for share in shares]
@@ -42,7 +42,7 @@ def mixture_order(
     natural = math.floor(min(ends)) if exhaustion == "first" else math.ceil(max(ends))
     if size is not None and exhaustion == "first" and size > natural:
         raise DataError(
-            f"a mixture of {size} rows was asked for, but its first part ends after {natural}; "
+            f"expected at most {natural} rows, where the first part ends, found size {size}; "
             "lower `size`, or set `exhaustion: all` to repeat the shorter parts"
         )
     counts = quotas(shares, natural if size is None else size)
@@ -54,7 +54,7 @@ def mixture_order(
 
 
 def quotas(shares: Sequence[Fraction], size: int) -> list[int]:
-    """Divide `size` rows by `shares` (adding up to 1), by the method of largest remainders."""
+    """Divide `size` rows by `shares` (which add up to 1) with the method of largest remainders."""
     exact = [share * size for share in shares]
     counts = [math.floor(x) for x in exact]
     by_rest = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))
@@ -65,4 +65,4 @@ def quotas(shares: Sequence[Fraction], size: int) -> list[int]:
 
 def _passes(size: int, count: int, rng: random.Random) -> list[int]:
     order = rng.sample(range(size), size)
-    return [order[i % size] for i in reversed(range(count))]  # taken from the end
+    return [order[i % size] for i in reversed(range(count))]  # the caller pops from the end

@@ -1,4 +1,4 @@
-"""From a source to rows of one kind, with a list of those that are not."""
+"""Read a source as rows of one kind, and collect the reasons for bad rows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ CAFE_KINDS: Mapping[str, tuple[cafe.CafeRows, Callable[[dict[str, Any]], dict[st
 
 @dataclass(frozen=True)
 class Reading(Generic[T]):
-    """What reading a source gave.
+    """The result of reading a source.
 
     Attributes:
-        rows: the good ones.
-        bad: why each of the others is not.
-        are_bad_rows_dropped: whether the source allows them.
+        rows: the good rows.
+        bad: the reason for each bad row.
+        are_bad_rows_dropped: whether the source is configured to drop bad rows.
     """
 
     rows: list[T]
@@ -60,7 +60,7 @@ def load(kind: RowKind[T], data: DataConfig | Path) -> list[T]:
     """Load all rows of a source.
 
     Raises:
-        DataError: for the first bad row, unless the source drops them, and if none is left.
+        DataError: for the first bad row, unless the source drops bad rows; if no row is left.
     """
     if isinstance(data, MixedDataConfig):
         parts = [load(kind, part.data) for part in data.parts]
@@ -92,15 +92,15 @@ def read(
     data: CafeDataConfig | FileDataConfig | HubDataConfig | Path,
     first_rows: int | None = None,
 ) -> Reading[T]:
-    """Read a source, good and bad rows apart.
+    """Read a source and separate good from bad rows.
 
     Args:
-        kind: what its rows should be.
-        data: where they come from; a directory is what a stage made.
-        first_rows: no more than these.
+        kind: the expected kind of its rows.
+        data: the source; a directory is the artifact of a stage.
+        first_rows: read only so many rows; None reads all.
 
     Raises:
-        DataError: if the source itself cannot be read or has other columns.
+        DataError: if the source cannot be read, or its columns do not fit.
     """
     good: list[T] = []
     bad: list[str] = []

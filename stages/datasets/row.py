@@ -1,4 +1,4 @@
-"""One row of a table, seen through the roles that its columns play."""
+"""One row of a table, accessed by the roles of its columns."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Row:
-    """A row's values by role, and where it stands, for errors.
+    """The values of a row by role, and its position for error messages.
 
     Attributes:
-        values: of each role; None where the row has none.
+        values: value of each role; None if the row has none.
         where: file and row number (1-based).
-        columns: role -> name of its column, where the two differ.
-        filled: columns of the table that the row has a value in.
-        others: JSON-like values of the columns that play no role, for kinds that keep them.
+        columns: role -> name of its column, if the two differ.
+        filled: columns of the table for which the row has a value.
+        others: JSON-like values of the columns without a role, for kinds that keep them.
     """
 
     values: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Row:
         return self.values.get(role) is not None
 
     def first(self, *roles: str) -> str:
-        """Return the first of `roles` that the row has a value for; the first one if none."""
+        """Return the first of `roles` with a value; if none has a value, the first role."""
         return next((role for role in roles if self.has(role)), roles[0])
 
     def value(self, role: str) -> Any:
@@ -52,7 +52,7 @@ class Row:
         return self.values[role]
 
     def messages(self, role: str, author: str) -> Messages:
-        """Return the value for `role` as messages; a plain text is one message of `author`."""
+        """Return the value for `role` as messages; a plain text becomes one message of `author`."""
         value = self.value(role)
         found = messages_of(value, author)
         if isinstance(found, str):
@@ -60,50 +60,50 @@ class Row:
         return found
 
     def answered(self, role: str, author: str) -> Messages:
-        """Return messages that end with a non-empty assistant message."""
+        """Return the value for `role` as messages that end with a non-empty assistant message."""
         found = self.messages(role, author)
         if not says(found):
             raise self.error(role, "a non-empty assistant message at the end", found[-1])
         return found
 
     def text(self, role: str) -> str:
-        """Return the value for `role`, a text that is not blank."""
+        """Return the value for `role`, which must be a text that is not blank."""
         value = self.value(role)
         if not isinstance(value, str) or not value.strip():
             raise self.error(role, "a text that is not blank", value)
         return value
 
     def texts(self, role: str) -> tuple[str, ...]:
-        """Return the value for `role`, a list of at least one text."""
+        """Return the value for `role`, which must be a list of at least one text."""
         found = tuple(self.items(role))
         if wrong := [item for item in found if not isinstance(item, str)]:
             raise self.error(role, "a list of texts", wrong[0])
         return found
 
     def items(self, role: str) -> Sequence[Any]:
-        """Return the value for `role`, a list of at least one item."""
+        """Return the value for `role`, which must be a list of at least one item."""
         value = self.value(role)
         if not isinstance(value, list | tuple) or not value:
             raise self.error(role, "a list of at least one item", value)
         return value
 
     def scalar(self, role: str, kind: Callable[[Any], T]) -> T:
-        """Return the value for `role` as a `kind`."""
+        """Return the value for `role`, converted to `kind`."""
         try:
             return kind(self.value(role))
         except (TypeError, ValueError) as error:
             raise self.error(role, f"a {kind.__name__}", self.value(role)) from error
 
     def number(self, role: str) -> float | None:
-        """Return the value for `role`, or None where the row has none."""
+        """Return the value for `role` as a float, or None if the row has none."""
         return self.scalar(role, float) if self.has(role) else None
 
     def flag(self, role: str) -> bool:
-        """Return the value for `role`; True where the row has none."""
+        """Return the value for `role` as a bool; True if the row has none."""
         return bool(self.value(role)) if self.has(role) else True
 
     def error(self, role: str, expected: str, found: object) -> DataError:
-        """Build the error that names file, row, field, expectation and what was found."""
+        """Build an error with file, row, field, what was expected and what was found."""
         shown = str(found)[:120]
         return DataError(
             f"{self.where}, field '{self._column(role)}': expected {expected}, found {shown!r}"

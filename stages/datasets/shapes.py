@@ -1,4 +1,4 @@
-"""Which columns make a table what: the shapes of each kind of row, and how one is recognised."""
+"""The columns that each kind of row can have (shapes), and how a table's shape is recognised."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from training_core.errors import DataError
 
 @dataclass(frozen=True)
 class Shape:
-    """Columns that a table needs to be of this shape, and those that it may have with it."""
+    """The columns that a table of this shape must have, and those that it may have."""
 
     needs: tuple[str, ...]
     may_have: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The needed columns, as an error lists them."""
+        """The required columns, in the form that error messages use."""
         return " + ".join(self.needs)
 
     def used(self, available: Sequence[str]) -> frozenset[str]:
-        """Return the columns that this shape would take of `available`."""
+        """Return the columns of `available` that this shape uses."""
         return frozenset((*self.needs, *(c for c in self.may_have if c in available)))
 
 
 def _shapes(*tables: str) -> tuple[Shape, ...]:
-    """Read "instruction (input) + output | messages": alternatives, with what may come along."""
+    """Parse "instruction (input) + output | messages": alternatives, optional columns in ()."""
     found = []
     for text in " | ".join(tables).split(" | "):
         words = text.replace("+", " ").split()
@@ -57,7 +57,7 @@ SOLUTIONS = _shapes(
 
 
 def ratings(*verdicts: str) -> tuple[Shape, ...]:
-    """Return the shapes of judged responses whose judgement is in one of the columns `verdicts`."""
+    """Return the shapes of rated responses; the rating is in one of the columns `verdicts`."""
     judged = tuple(
         Shape((*shape.needs, verdict), shape.may_have)
         for shape in DEMONSTRATIONS
@@ -69,20 +69,21 @@ def ratings(*verdicts: str) -> tuple[Shape, ...]:
 def recognise(
     shapes: Sequence[Shape], available: Sequence[str], mapped: Sequence[str], where: str, kind: str
 ) -> Shape:
-    """Find the one shape that a table has.
+    """Find the one shape of a table.
 
-    A shape that takes more columns goes before one that takes a part of them, and only shapes that
-    take every explicitly mapped role count.
+    A shape that uses more columns has precedence over a shape that uses a subset of them. A shape
+    must use every role that is mapped explicitly.
 
     Args:
-        shapes: the known ones.
+        shapes: the known shapes.
         available: roles and other columns of the table.
         mapped: roles that the config maps.
-        where: the table, for errors.
-        kind: what its rows should be, for errors.
+        where: the table, for error messages.
+        kind: the expected kind of rows, for error messages.
 
     Raises:
-        DataError: if there is none, listing columns and shapes, or several, naming them.
+        DataError: if no shape fits, with the columns and the known shapes; if several fit, with
+            these shapes.
     """
     known = {role for shape in shapes for role in (*shape.needs, *shape.may_have)}
     wanted = known & set(mapped)
@@ -96,13 +97,13 @@ def recognise(
         return best[0]
     if not best:
         raise DataError(
-            f"{where} has no rows that are {kind}: its columns are {', '.join(available)}; "
+            f"{where} cannot be read as {kind}: its columns are {', '.join(available)}; "
             f"expected one of: {'; '.join(map(str, shapes))}. "
             "Map other names with `columns: {<role>: <column>}`"
         )
     raise DataError(
         f"{where} could be read as {kind} in {len(best)} ways: {'; '.join(map(str, best))}. "
-        f"Say which, as in `columns: {_mapping(best[0], best[1])}`"
+        f"Choose one of them, e.g. with `columns: {_mapping(best[0], best[1])}`"
     )
 
 
@@ -112,15 +113,15 @@ def _mapping(shape: Shape, other: Shape) -> str:
 
 
 def by_role(columns: Mapping[str, str], found: Sequence[str], where: str) -> dict[str, str]:
-    """Return role -> column of a table: the mapped ones, and every other column by its own name.
+    """Return role -> column of a table: the mapped roles, and all other columns by their own names.
 
     Raises:
-        DataError: if a mapped column is not there.
+        DataError: if a mapped column does not exist.
     """
     for role, column in columns.items():
         if column not in found:
             raise DataError(
-                f"{where}: there is no field '{column}', which `columns` gives for '{role}' "
+                f"{where}: there is no field '{column}', which `columns` maps to '{role}' "
                 f"(found: {', '.join(found)})"
             )
     taken = set(columns.values())

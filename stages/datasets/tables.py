@@ -1,4 +1,4 @@
-"""Tables from files, saved datasets and the hub. The only module that imports `datasets`."""
+"""Tables from files, saved datasets and the hub. Only this module imports `datasets`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNREADABLE = (
     gzip.BadGzipFile,
     zlib.error,
     EOFError,
-    StopIteration,  # what an empty file leaves as
+    StopIteration,  # raised for an empty file
 )
 LOADERS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet", "arrow": "arrow"}
 SAVED = ("dataset_dict.json", "dataset_info.json")
@@ -33,7 +33,7 @@ SAVED = ("dataset_dict.json", "dataset_info.json")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one origin; `numbers` are their places in it, 1-based."""
+    """Rows of one file or dataset; `numbers` are their positions in it, 1-based."""
 
     origin: str
     columns: tuple[str, ...]
@@ -42,14 +42,14 @@ class Table:
 
 
 def tables(data: FileDataConfig | HubDataConfig, first_rows: int | None = None) -> list[Table]:
-    """Load the tables of a source and choose the rows that it asks for.
+    """Load the tables of a source and select the configured rows.
 
     Args:
         data: files or a hub dataset.
-        first_rows: look at no more than these, whatever `data` says.
+        first_rows: use at most so many rows, in addition to the limits in `data`.
 
     Raises:
-        DataError: if something is not there, cannot be read, or has no rows.
+        DataError: if a source does not exist, cannot be read, or has no rows.
     """
     loaded = (
         list(_files(data)) if isinstance(data, FileDataConfig) else [(_from_hub(data), data.repo)]
@@ -70,7 +70,7 @@ def _chosen(loaded: Sequence[tuple[datasets.Dataset, str]], kept: Sequence[int])
         here = [i - start for i in kept if start <= i < start + len(table)]
         start += len(table)
         if here:
-            # Unformatted, a Dataset yields dictionaries; its annotations allow for others too.
+            # Without a format, a Dataset yields dictionaries; its annotations allow more types.
             rows = cast("Iterable[Mapping[str, Any]]", table.select(here))
             found.append(Table(origin, tuple(table.column_names), rows, [i + 1 for i in here]))
     return found
@@ -83,8 +83,8 @@ def _files(data: FileDataConfig) -> Iterator[tuple[datasets.Dataset, str]]:
                 yield _saved(path, data.split), path.name
             elif data.split is not None:
                 raise DataError(
-                    f"{path}: `split` is '{data.split}', but a file has none; drop it, "
-                    "or name a folder that `save_to_disk` made"
+                    f"{path}: `split` is '{data.split}', but a file has none; remove it, "
+                    "or give a folder that `save_to_disk` wrote"
                 )
             else:
                 yield _file(path), path.name
@@ -93,8 +93,8 @@ def _files(data: FileDataConfig) -> Iterator[tuple[datasets.Dataset, str]]:
 def _saved(path: Path, split: str | None) -> datasets.Dataset:
     if not any((path / name).exists() for name in SAVED):
         raise DataError(
-            f"{path}: expected a folder that `save_to_disk` made (with {' or '.join(SAVED)}); "
-            f"name files of a folder with a glob, as in {path}/*.jsonl"
+            f"{path}: expected a folder that `save_to_disk` wrote (with {' or '.join(SAVED)}); "
+            f"for the files of a folder use a glob, e.g. {path}/*.jsonl"
         )
     try:
         found = datasets.load_from_disk(str(path))
@@ -102,7 +102,7 @@ def _saved(path: Path, split: str | None) -> datasets.Dataset:
         raise DataError(f"{path} cannot be read as a saved dataset: {error}") from error
     if isinstance(found, datasets.Dataset):
         if split is not None:
-            raise DataError(f"{path}: `split` is '{split}', but this dataset has none; drop it")
+            raise DataError(f"{path}: `split` is '{split}', but this dataset has none; remove it")
         return found
     if split is None and len(found) == 1:
         return next(iter(found.values()))
@@ -134,15 +134,15 @@ def _from_hub(data: HubDataConfig) -> datasets.Dataset:
         )
     except ConnectionError as error:
         raise DataError(
-            f"{named}: the hub does not answer, and the dataset is not in the cache ({error}); "
+            f"{named}: the hub is not reachable, and the dataset is not in the cache ({error}); "
             "check the network and HF_HUB_OFFLINE, or use a local copy with `name: files`"
         ) from error
     except (ValueError, *UNREADABLE) as error:
-        raise DataError(f"{named}, failed: {error}") from error
+        raise DataError(f"{named} cannot be loaded: {error}") from error
 
 
 def _bad_line(path: Path) -> str | None:
-    """Find the first line that is not JSON; pyarrow's own count starts at 0."""
+    """Find the first line that is not JSON; pyarrow's own row numbers start at 0."""
     opener = gzip.open if path.suffix == ".gz" else open
     with suppress(OSError, EOFError, zlib.error), opener(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

@@ -1,6 +1,6 @@
-"""Which responses of a group become data: pure functions of scored rollouts.
+"""Select responses of a group as training data: pure functions of scored rollouts.
 
-A group is what is left of one prompt's rollouts, all of them scored.
+A group has the rollouts of one prompt. All of them are scored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def best(group: Group) -> list[ScoredRollout]:
-    """Best of n: the one response with the highest reward; the earliest of equals.
+    """Best of n: the response with the highest reward; of equal ones the first.
 
     Source:
         Nakano et al. 2021, https://arxiv.org/abs/2112.09332; as training data: Dong et al. 2023
@@ -41,7 +41,7 @@ def threshold(group: Group, *, min_reward: float) -> list[ScoredRollout]:
 
 
 def every(group: Group) -> list[ScoredRollout]:
-    """Every response: with its reward, the data of conditional SFT."""
+    """Every response. With their rewards they are the data of conditional SFT."""
     return list(group)
 
 
@@ -54,12 +54,12 @@ SELECTIONS: dict[str, Callable[..., list[ScoredRollout]]] = {
 
 
 def widest_pairs(group: Group, *, min_margin: float, at_most: int) -> list[ScoredPair]:
-    """The pairs (better, worse) whose rewards are furthest apart, the widest first.
+    """The pairs (better, worse) with the largest reward differences, the largest first.
 
     Args:
-        group: of one prompt.
-        min_margin: a pair's rewards must differ by more than this; equal ones never make a pair.
-        at_most: pairs; 1 is the best response against the worst.
+        group: scored rollouts of one prompt.
+        min_margin: rewards must differ by more than this; equal rewards never form a pair.
+        at_most: number of pairs; 1 gives the best response with the worst one.
 
     Source:
         One pair: Dong et al. 2024 (online RLHF), https://arxiv.org/abs/2405.07863; all pairs over
@@ -71,7 +71,7 @@ def widest_pairs(group: Group, *, min_margin: float, at_most: int) -> list[Score
 
 
 def without_repeats(items: Sequence[T], identity: Callable[[T], object]) -> list[T]:
-    """Keep the first of the items that are the same thing."""
+    """Keep only the first of all items with the same identity."""
     seen: dict[object, T] = {}
     for item in items:
         seen.setdefault(identity(item), item)

@@ -100,7 +100,7 @@ def test_bad_rows_stop_the_step_unless_they_are_dropped(tokenizer, files):
 def test_a_source_that_cannot_be_read_stops_the_step(tokenizer, files):
     ((text, stops),) = problems(tokenizer, sft(files({"x": "y"})))
     assert stops
-    assert "has no rows that are demonstrations" in text
+    assert "cannot be read as demonstrations" in text
 
 
 def test_two_bos_tokens_stop_the_step_and_none_are_noted(tokenizer, files):
@@ -143,7 +143,7 @@ def test_the_balance_of_labels_is_shown_and_a_one_sided_one_noted(tokenizer, fil
     assert found.examples[1][0] == "undesirable"
     config = KtoConfig.model_validate({"data": files(rows[0], rows[2])})
     assert problems(tokenizer, config) == [
-        ("every response has the same label; KTO needs both", False)
+        ("every response has the same label; KTO needs both labels", False)
     ]
 
 

@@ -179,7 +179,7 @@ GOOD = {"prompt": "two tea", "chosen": "yes", "rejected": "no"}
         (
             preferences,
             [{"prompt": "a", "chosen": "b"}],
-            r"rows\.jsonl has no rows that are preferences: its columns are prompt, chosen; ",
+            r"rows\.jsonl cannot be read as preferences: its columns are prompt, chosen; ",
         ),
         (
             preferences,
@@ -208,7 +208,7 @@ GOOD = {"prompt": "two tea", "chosen": "yes", "rejected": "no"}
         (
             demonstrations,
             [{"text": "all in one"}],
-            r"rows\.jsonl has no rows that are demonstrations: its columns are text; expected one "
+            r"rows\.jsonl cannot be read as demonstrations: its columns are text; expected one "
             r"of: prompt \+ response; .*messages",
         ),
         (

@@ -78,7 +78,7 @@ def test_answers_before_the_last_one_belong_to_the_prompt(tmp_path):
 def test_a_table_that_fits_two_shapes_is_an_error_that_names_both_and_a_mapping_decides(tmp_path):
     row = {"prompt": "two tea", "response": "yes", "completion": "no"}
     with pytest.raises(
-        DataError, match=r"in 2 ways: prompt \+ response; prompt \+ completion.*Say"
+        DataError, match=r"in 2 ways: prompt \+ response; prompt \+ completion.*Choose"
     ):
         demonstrations(data(tmp_path, row))
     chosen = data(tmp_path, row, columns={"completion": "completion"})
@@ -158,9 +158,12 @@ def test_a_preference_is_recognised_from_its_columns(tmp_path, row, found):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"chosen": [Q, A], "rejected": [SYSTEM, B]}, "differs .* in the last message only"),
+        ({"chosen": [Q, A], "rejected": [SYSTEM, B]}, "differs .* only in the last message"),
         ({"chosen": "blue", "rejected": "green"}, "texts .* that begin with the same words"),
-        ({"prompt": "one pie", "chosen": [Q, A], "rejected": [Q, B]}, "that the prompt begins"),
+        (
+            {"prompt": "one pie", "chosen": [Q, A], "rejected": [Q, B]},
+            "that has the prompt before its answer",
+        ),
         (
             {"chosen": "\n\nHuman: a\n\nHuman: b", "rejected": "\n\nHuman: a\n\nAssistant: b"},
             "Human and Assistant in turn",
@@ -233,7 +236,7 @@ def test_another_mark_and_a_question_that_stays_in_the_first_step(tmp_path):
         ({"prompt": "a", "completions": [1, 2], "labels": [True, True]}, "a list of texts"),
         ({"prompt": "a", "completions": [], "labels": []}, "a list of at least one item"),
         ({"prompt": "a", "completions": ["b"], "labels": [1.5]}, "a number from 0 to 1"),
-        ({"prompt": "a", "completions": ["b"], "labels": [None]}, "a label of at least one step"),
+        ({"prompt": "a", "completions": ["b"], "labels": [None]}, "a label for at least one step"),
         ({"input": "a Step 1: b ки c", "value": ["+"]}, "that each end with the mark 'ки'"),
         ({"input": "a b ки", "value": ["+"]}, "a first step that begins with 'Step 1:'"),
     ],

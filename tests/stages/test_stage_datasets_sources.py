@@ -44,9 +44,9 @@ def test_a_saved_dataset_with_splits_needs_one_of_them(tmp_path):
 
 
 def test_a_folder_that_nobody_saved_and_a_split_of_a_file_say_what_to_do(tmp_path):
-    with pytest.raises(DataError, match=r"expected a folder that `save_to_disk` made.*\*\.jsonl"):
+    with pytest.raises(DataError, match=r"expected a folder that `save_to_disk` wrote.*\*\.jsonl"):
         words(FileDataConfig(path=str(tmp_path)))
-    with pytest.raises(DataError, match="a file has none; drop it"):
+    with pytest.raises(DataError, match="a file has none; remove it"):
         words(file(tmp_path / "a.jsonl", "a", split="train"))
 
 

@@ -1,1 +1,1 @@
-"""Pure functions of tensors, each with its formula and source; imports torch and nothing else."""
+"""Pure functions of tensors, each with its formula and source. This package imports only torch."""

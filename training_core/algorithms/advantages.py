@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def token_rewards(rewards: Tensor, kl: Tensor, loss_mask: Tensor, *, kl_coef: float) -> Tensor:
-    """Spread a sequence's reward over its tokens.
+    """Convert a reward per response to rewards per token.
 
-    -kl_coef * KL on each, the reward itself on the last one.
+    Each token gets -kl_coef * KL, and the last token also gets the reward itself.
 
     Args:
-        rewards: [B] one number per response.
+        rewards: [B] reward of each response.
         kl: [B, T] nats.
         loss_mask: [B, T] bool, true on response tokens; every row has at least one.
-        kl_coef: >= 0, price of one nat.
+        kl_coef: >= 0, penalty per nat.
 
     Returns:
         [B, T], zero outside the mask.
@@ -32,19 +32,19 @@ def token_rewards(rewards: Tensor, kl: Tensor, loss_mask: Tensor, *, kl_coef: fl
 def gae(
     rewards: Tensor, values: Tensor, loss_mask: Tensor, *, gamma: float, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation over the masked tokens only.
+    """Generalised advantage estimation, only over the masked tokens.
 
         delta_t = r_t + gamma * V_{t+1} - V_t
         A_t     = delta_t + gamma * lambda * A_{t+1}
         R_t     = A_t + V_t
 
-    t + 1 is the *next masked* token: tokens between (a tool's output, padding) neither decay nor
-    bootstrap. After the last masked token V and A are 0: the response's end is the episode's end,
-    also when it was cut by length.
+    t + 1 is the *next masked* token. Tokens between (a tool's output, padding) are skipped: they
+    cause no discount and no bootstrap. After the last masked token V and A are 0: the end of the
+    response is the end of the episode, even if the token limit cut the response.
 
     Args:
         rewards: [B, T] token rewards.
-        values: [B, T] value before each token was chosen.
+        values: [B, T] value before each token.
         loss_mask: [B, T] bool.
         gamma: in [0, 1].
         gae_lambda: in [0, 1].

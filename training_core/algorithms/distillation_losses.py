@@ -1,10 +1,10 @@
 """Divergences between a student's and a teacher's next-token distributions, chunk by chunk.
 
-Shapes: N positions that are trained, V vocabulary, H and H' hidden of student and teacher, n
-positions of one chunk. S is the student's, T the teacher's distribution; all in nats.
+Shapes: N trained positions, V vocabulary, H and H' hidden sizes of student and teacher, n positions
+of one chunk. S is the student's distribution, T the teacher's. All values are in nats.
 
-`token_divergence` walks over the chunks and knows nothing of the formulas; a row of `DIVERGENCES`
-is a formula and its gradient, and knows nothing of chunks.
+`token_divergence` iterates over the chunks. An entry of `DIVERGENCES` has a formula and its
+gradient for one chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training_core.algorithms.logprobs import Head
 
 
 def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL from the teacher: the student must cover whatever the teacher would say.
+    """KL(teacher || student): the student must cover all modes of the teacher.
 
         D = sum_v T_v * (log T_v - log S_v)
 
@@ -41,7 +41,7 @@ def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
-    """KL to the teacher: the student must say nothing that the teacher would not.
+    """KL(student || teacher): the student must avoid tokens that are unlikely for the teacher.
 
         D = sum_v S_v * (log S_v - log T_v)
 
@@ -59,14 +59,14 @@ def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 def jsd(student: Tensor, teacher: Tensor, *, beta: float) -> Tensor:
-    """Generalised Jensen-Shannon divergence, between the two KLs.
+    """Generalised Jensen-Shannon divergence, between forward and reverse KL.
 
         M = beta * T + (1 - beta) * S
         D = beta * KL(T || M) + (1 - beta) * KL(S || M)
 
-    beta near 0 is the forward, near 1 the reverse KL: D / beta -> KL(T || S) for beta -> 0, and
-    D / (1 - beta) -> KL(S || T) for beta -> 1. D itself vanishes at both ends, which is why they
-    are rows of their own. At 1/2 it is symmetric and at most ln 2.
+    Near beta = 0 it is like the forward KL, near 1 like the reverse KL: D / beta -> KL(T || S) for
+    beta -> 0, and D / (1 - beta) -> KL(S || T) for beta -> 1. D itself is 0 at both ends, so the
+    two KLs have their own entries. At 1/2 it is symmetric and at most ln 2.
 
     Args:
         student: [n, V] log-probabilities.
@@ -85,11 +85,11 @@ def jsd(student: Tensor, teacher: Tensor, *, beta: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Divergence:
-    """A row of `DIVERGENCES`.
+    """An entry of `DIVERGENCES`.
 
     Attributes:
         function: (student [n, V], teacher [n, V], **hyperparameters) -> [n], on log-probabilities.
-        gradient: the same arguments -> [n, V], the derivative by the student's logits.
+        gradient: the same arguments -> [n, V], the derivative with respect to the student's logits.
     """
 
     function: Callable[..., Tensor]
@@ -127,22 +127,21 @@ def token_divergence(
     keep_mib: float = 256.0,
     **hyperparameters: float,
 ) -> Tensor:
-    """Compute the divergence at every position; no logits of more than one chunk exist at a time.
+    """Compute the divergence at every position, with logits of only one chunk in memory at a time.
 
-    The student's hidden states and head get a gradient, the teacher's never do. The gradient by
-    the logits is kept for the backward pass while it fits into `keep_mib`; beyond that, the
-    backward pass makes both models' logits again.
+    The student's hidden states and head get a gradient, the teacher's do not. The gradient with
+    respect to the logits is stored for the backward pass if it fits into `keep_mib`. Otherwise the
+    backward pass computes the logits of both models again.
 
     Args:
-        divergence: row of `DIVERGENCES`.
-        student_hidden: [N, H] final hidden states of the positions that are trained.
+        divergence: entry of `DIVERGENCES`.
+        student_hidden: [N, H] final hidden states of the trained positions.
         student_head: weight [V, H]; its temperature softens the student's distribution.
         teacher_hidden: [N, H'] of the same positions.
         teacher_head: weight [V, H']; usually with the student's temperature.
-        chunk_positions: positions whose logits are held at once.
-        keep_mib: memory that may hold gradients by the logits from the forward to the backward
-            pass.
-        hyperparameters: of the row's function.
+        chunk_positions: number of positions per chunk.
+        keep_mib: memory limit for storing gradients from the forward to the backward pass.
+        hyperparameters: keyword arguments of the divergence's function.
 
     Returns:
         [N] nats, float32 (float64 for float64 inputs).
@@ -191,7 +190,7 @@ class _Settings:
         )
 
     def logits_gradient(self, student: Tensor, teacher: Tensor, student_hidden: Tensor) -> Tensor:
-        """Return the derivative [n, V] by h @ W^T + b, in the hidden states' precision."""
+        """Return the derivative [n, V] with respect to h @ W^T + b, in the hidden states' dtype."""
         head = self.student_head
         gradient = self.divergence.gradient(student, teacher).div_(head.temperature)
         if head.softcap is not None:  # d tanh(x) = 1 - tanh(x)^2
@@ -227,14 +226,14 @@ class _TokenDivergence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    # The decorator hides the names of the parameters, which autograd never uses.
+    # The decorator hides the names of the parameters; autograd does not use them.
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, upstream: Tensor
     ) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, teacher_hidden = ctx.saved_tensors
         settings: _Settings = ctx.settings
         grad_hidden = torch.empty_like(hidden)
-        # Sums over chunks are kept in single precision at least.
+        # Sums over chunks are in at least single precision.
         wide = torch.promote_types(weight.dtype, torch.float32)
         grad_weight = torch.zeros_like(weight, dtype=wide) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if ctx.needs_input_grad[2] else None
@@ -272,5 +271,5 @@ def _require_alike(what: str, student: int, teacher: int) -> None:
     if student != teacher:
         raise ValueError(
             f"expected the same {what} for student and teacher, found {student} and {teacher}; "
-            "a vocabulary that is only padded differently can be cut: Head(weight[:tokens])"
+            "if only the padding of the vocabulary differs, cut it: Head(weight[:tokens])"
         )

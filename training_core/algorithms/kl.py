@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """Plain log-ratio: unbiased, may be negative.
+    """Log-ratio: unbiased, can be negative.
 
         k1 = log p - log q
 
     Args:
         logprobs: [B, T] log-probabilities of the sampled tokens under the policy that sampled them.
-        ref_logprobs: [B, T] the same tokens under the reference.
+        ref_logprobs: [B, T] log-probabilities of the same tokens under the reference.
 
     Returns:
         [B, T] nats.
@@ -26,7 +26,7 @@ def k1(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 
 
 def k2(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """Half the squared log-ratio: biased, low variance; its gradient is that of the reverse KL.
+    """Half the squared log-ratio: biased, low variance; its gradient is the one of the reverse KL.
 
         k2 = (log p - log q)^2 / 2
 

@@ -1,10 +1,10 @@
 """Token log-probabilities and entropy from hidden states, without [N, V] logits in memory.
 
-Shapes: N positions that are trained, H hidden, V vocabulary.
+Shapes: N trained positions, H hidden, V vocabulary.
 
-Both passes go over the positions chunk by chunk. The forward pass keeps the softmax of its chunks
-while they fit into `keep_mib`; beyond that, the backward pass makes the logits again. Everything
-that is V wide is worked on in place, so one chunk holds one buffer.
+Both passes process the positions in chunks. The forward pass stores the softmax of its chunks if
+they fit into `keep_mib`. Otherwise the backward pass computes the logits again. Operations on
+tensors of width V are in place, so a chunk needs one buffer.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 
 KEEP_MIB = 256.0
 CHUNK_POSITIONS = 256
-"""Fewest positions in a chunk: with fewer, the product with a large vocabulary slows down."""
+"""Smallest chunk: with fewer positions, the product with a large vocabulary becomes slow."""
 CHUNK_MIB = {"cpu": 2.0, "cuda": 256.0}
-"""What a chunk's logits may take if that is more: on a CPU, what stays in its cache."""
+"""Size of a chunk's logits if this gives more positions; on a CPU they stay in its cache."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Head:
     Attributes:
         weight: [V, H] output embedding.
         bias: [V] or None.
-        softcap: > 0 or None, as in Gemma 2's `final_logit_softcapping`.
-        temperature: > 0, the sampling temperature that the log-probabilities refer to.
+        softcap: > 0 or None, e.g. Gemma 2's `final_logit_softcapping`.
+        temperature: > 0, sampling temperature of the distribution.
     """
 
     weight: Tensor
@@ -67,14 +67,14 @@ def token_logprobs(
         hidden: [N, H] final hidden states of the positions that predict `targets`.
         head: the output layer.
         targets: [N] int64 token ids.
-        chunk_positions: positions whose logits are held at once; None chooses by device.
-        keep_mib: memory that may hold probabilities from the forward to the backward pass.
+        chunk_positions: number of positions per chunk; None chooses by device.
+        keep_mib: memory limit for storing probabilities from the forward to the backward pass.
 
     Returns:
         logprobs [N] and entropy [N], float32 (float64 for float64 inputs).
 
     Source:
-        Temperature must match sampling: OpenRLHF#857, TRL#3029. Chunks: Wijmans et al. 2024,
+        Temperature equal to that of sampling: OpenRLHF#857, TRL#3029. Chunks: Wijmans et al. 2024,
         "Cut Your Losses", https://arxiv.org/abs/2411.09009
     """
     row_bytes = head.weight.shape[0] * _wide(hidden).itemsize
@@ -131,16 +131,16 @@ class _TokenLogprobs(torch.autograd.Function):
         chunks = _chunks(len(targets), rows)
         kept, ctx.kept = ctx.kept, []
         grad_hidden = torch.empty_like(hidden)
-        # Sums over several chunks are kept in single precision at least.
+        # Sums over several chunks are in at least single precision.
         sums = _wide(weight) if len(chunks) > 1 else weight.dtype
         grad_weight = torch.zeros_like(weight, dtype=sums) if ctx.needs_input_grad[1] else None
         grad_bias = torch.zeros_like(bias, dtype=sums) if ctx.needs_input_grad[2] else None
         for number, at in enumerate(chunks):
             is_kept = bool(kept) and of_entropy is None and softcap is None
-            logits = weight if is_kept else head.logits(hidden[at])  # unused if it is kept
+            logits = weight if is_kept else head.logits(hidden[at])  # not used if it is kept
             grad = kept[number] if kept else logits.softmax(dim=-1)
             if kept:
-                kept[number] = weight  # frees the chunk once it is used
+                kept[number] = weight  # frees the memory of the chunk after its use
             if of_entropy is None:
                 grad.mul_(-wanted[at, None])
             else:
@@ -153,7 +153,7 @@ class _TokenLogprobs(torch.autograd.Function):
             torch.mm(grad, weight, out=grad_hidden[at])
             if grad_weight is None:
                 pass
-            elif grad_weight.dtype == grad.dtype:  # without another [V, H] for the product
+            elif grad_weight.dtype == grad.dtype:  # avoids another [V, H] tensor for the product
                 grad_weight.addmm_(grad.T, hidden[at])
             else:
                 grad_weight += grad.T @ hidden[at]

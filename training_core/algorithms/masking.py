@@ -1,4 +1,4 @@
-"""Sums and means over the positions that count. Shapes: B sequences, T tokens."""
+"""Sums and means over masked positions. Shapes: B sequences, T tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Sum `values` where `mask` is set; a NaN outside the mask does not leak in.
+    """Sum `values` where `mask` is set; a NaN outside the mask has no effect.
 
     Args:
         values: any shape, floating.
@@ -15,7 +15,7 @@ def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     Returns:
         Scalar tensor.
     """
-    # Multiplying by the mask would keep NaN * 0 = NaN (OpenRLHF#1240).
+    # Multiplication by the mask would keep a NaN, because NaN * 0 = NaN (OpenRLHF#1240).
     return values.masked_fill(~mask, 0.0).sum()
 
 
@@ -38,7 +38,7 @@ def whiten(values: Tensor, mask: Tensor, *, epsilon: float = 1e-8) -> Tensor:
     Args:
         values: [B, T] floating.
         mask: [B, T] bool.
-        epsilon: floor of the variance.
+        epsilon: lower limit of the variance.
 
     Returns:
         [B, T], same dtype as `values`.

@@ -1,6 +1,6 @@
 """Losses on pairs of responses, one number per pair. Shapes: B pairs.
 
-Words of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
+Symbols of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
 
     l(y)  = log pi(y | x) - log pi_ref(y | x)      log-ratio, nats
     a(y)  = log pi(y | x) / |y|                    mean log-probability, nats per token
@@ -41,7 +41,7 @@ def dpo(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
 
 
 def robust(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Tensor:
-    """DPO whose mean under flipped labels is the loss under the true ones.
+    """DPO corrected for flipped labels: its expectation equals the loss under the correct labels.
 
         m = beta * (l(y+) - l(y-))
         loss = (-(1 - eps) * log sigmoid(m) + eps * log sigmoid(-m)) / (1 - 2 eps)
@@ -67,9 +67,9 @@ def ipo(pairs: PairLogprobs, *, beta: float) -> Tensor:
 
         loss = (l(y+) / |y+| - l(y-) / |y-| - 1 / (2 beta))^2
 
-    The paper writes log pi(y | x) of whole responses, which read literally are sums
-    (`ipo_summed`). Its authors told the authors of TRL that their results are from averages: with
-    sums, the distance 1 / (2 beta) would mean something else at every length.
+    The paper writes log pi(y | x) of whole responses, i.e. sums (`ipo_summed`). Its authors told
+    the authors of TRL that their results used averages. With sums, the distance 1 / (2 beta) would
+    have another meaning for each length.
 
     Args:
         pairs: needs the reference.
@@ -86,7 +86,7 @@ def ipo(pairs: PairLogprobs, *, beta: float) -> Tensor:
 
 
 def ipo_summed(pairs: PairLogprobs, *, beta: float) -> Tensor:
-    """Identity preference optimisation on summed log-ratios, as OpenRLHF has it.
+    """Identity preference optimisation on summed log-ratios, as in OpenRLHF.
 
         loss = (l(y+) - l(y-) - 1 / (2 beta))^2
 
@@ -98,7 +98,7 @@ def ipo_summed(pairs: PairLogprobs, *, beta: float) -> Tensor:
         [B]; 1 / (4 beta^2) where policy and reference agree.
 
     Source:
-        Azar et al. 2023, eq. 17 to the letter, https://arxiv.org/abs/2310.12036
+        Azar et al. 2023, eq. 17, taken literally, https://arxiv.org/abs/2310.12036
     """
     return (_difference(pairs.logratios()) - 1 / (2 * beta)) ** 2
 
@@ -110,7 +110,7 @@ def hinge(pairs: PairLogprobs, *, beta: float) -> Tensor:
 
     Args:
         pairs: needs the reference.
-        beta: > 0; the loss is 0 from a difference of 1 / beta nats on.
+        beta: > 0; the loss is 0 for differences of at least 1 / beta nats.
 
     Returns:
         [B]; 1 where policy and reference agree.
@@ -128,12 +128,12 @@ def simpo(pairs: PairLogprobs, *, beta: float, gamma: float) -> Tensor:
         loss = -log sigmoid(beta * (a(y+) - a(y-)) - gamma)
 
     Args:
-        pairs: the reference is not looked at.
-        beta: > 0, per nat and token; 2.0 to 10 in the paper.
+        pairs: the reference is not used.
+        beta: > 0, scale of the mean log-probabilities; 2.0 to 10 in the paper.
         gamma: >= 0, in units of beta times nats per token, so that gamma / beta is the margin.
 
     Returns:
-        [B]; ln(1 + e^gamma) where both responses are as likely per token.
+        [B]; ln(1 + e^gamma) if both responses have the same mean log-probability.
 
     Source:
         Meng et al. 2024, eq. 6, https://arxiv.org/abs/2405.14734
@@ -142,7 +142,7 @@ def simpo(pairs: PairLogprobs, *, beta: float, gamma: float) -> Tensor:
 
 
 def orpo(pairs: PairLogprobs, *, beta: float) -> Tensor:
-    """Odds ratio preference optimisation: the chosen response's NLL plus a push on the odds.
+    """Odds ratio preference optimisation: the chosen response's NLL plus a log odds ratio.
 
         odds(y) = exp(a(y)) / (1 - exp(a(y)))
         loss = -a(y+) - beta * log sigmoid(log odds(y+) - log odds(y-))
@@ -150,7 +150,7 @@ def orpo(pairs: PairLogprobs, *, beta: float) -> Tensor:
     The NLL is the mean over the response's tokens and then over the pairs.
 
     Args:
-        pairs: the reference is not looked at.
+        pairs: the reference is not used.
         beta: >= 0, the paper's lambda.
 
     Returns:
@@ -171,7 +171,7 @@ def dpo_norm(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Ten
 
     Args:
         pairs: needs the reference.
-        beta: > 0, per nat and token: about 50 times that of `dpo`; 5 in the paper.
+        beta: > 0, scale of the log-ratios per token: about 50 times that of `dpo`; 5 in the paper.
         label_smoothing: eps in [0, 0.5), the assumed share of flipped labels.
 
     Returns:
@@ -186,12 +186,12 @@ def dpo_norm(pairs: PairLogprobs, *, beta: float, label_smoothing: float) -> Ten
 
 @dataclass(frozen=True)
 class PreferenceLoss:
-    """A row of `PREFERENCE_LOSSES`.
+    """An entry of `PREFERENCE_LOSSES`.
 
     Attributes:
-        function: (pairs, **hyperparameters) -> [B]; every one has a `beta`.
-        needs_reference: whether `ref_chosen` and `ref_rejected` are looked at.
-        is_length_normalised: whether log-probabilities count per token of the response.
+        function: (pairs, **hyperparameters) -> [B]; every function has a `beta`.
+        needs_reference: whether `ref_chosen` and `ref_rejected` are used.
+        is_length_normalised: whether log-probabilities are averaged over the response's tokens.
     """
 
     function: Callable[..., Tensor]
@@ -202,14 +202,14 @@ class PreferenceLoss:
 def implicit_rewards(
     loss: PreferenceLoss, pairs: PairLogprobs, *, beta: float
 ) -> tuple[Tensor, Tensor]:
-    """Give both responses the rewards whose difference the loss looks at.
+    """Compute the implicit rewards of both responses; the loss depends on their difference.
 
         beta * l(y),  beta * l(y) / |y|  or, without a reference,  beta * a(y)
 
     Args:
-        loss: row of `PREFERENCE_LOSSES`; its facts choose the formula.
-        pairs: with the reference if the row needs one.
-        beta: the loss's own.
+        loss: entry of `PREFERENCE_LOSSES`; its attributes choose the formula.
+        pairs: with the reference if the loss needs one.
+        beta: beta of the loss.
 
     Returns:
         chosen [B] and rejected [B], without gradient.
@@ -242,6 +242,6 @@ def _difference(both: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _log_odds(mean_logprob: Tensor) -> Tensor:
-    # At a mean of exactly 0 the odds are infinite; the largest finite ones keep NaN out.
+    # At a mean of exactly 0 the odds are infinite; the largest finite value prevents NaN.
     below_zero = mean_logprob.clamp(max=-torch.finfo(mean_logprob.dtype).eps)
     return below_zero - torch.log(-torch.expm1(below_zero))

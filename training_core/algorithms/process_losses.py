@@ -1,7 +1,7 @@
 """Losses on the steps of a solution, one number per step. Shapes: N steps.
 
-A label is the probability that the step is right: 0 or 1 where a person has judged it (hard), any
-number between where it is an estimate, as the share of continuations that reach the answer (soft).
+A label is the probability that the step is right. Hard labels are 0 or 1, e.g. from a person. Soft
+labels are between, e.g. the share of continuations that reach the correct answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch.nn.functional import logsigmoid
 
 
 def step_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of a scalar head at each step's end.
+    """Binary cross-entropy of a scalar head at the end of each step.
 
         loss = -p * log sigmoid(z) - (1 - p) * log sigmoid(-z)
 
@@ -20,7 +20,7 @@ def step_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
         labels: [N] float p in [0, 1].
 
     Returns:
-        [N] nats; ln 2 at z = 0 whatever the label.
+        [N] nats; ln 2 at z = 0 for any label.
 
     Source:
         Lightman et al. 2023, section 2.6, https://arxiv.org/abs/2305.20050;

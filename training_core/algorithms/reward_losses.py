@@ -1,4 +1,4 @@
-"""Losses that fit a reward to pairs, one number per pair. Shapes: B pairs."""
+"""Losses of reward models on pairs, one number per pair. Shapes: B pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def bradley_terry(
     *,
     centering_coef: float,
 ) -> Tensor:
-    """Negative log-likelihood of the preferences, plus a pull of each pair's mean reward towards 0.
+    """Negative log-likelihood of the preferences, plus a term that keeps rewards near 0.
 
         loss = -log sigmoid(r+ - r- - margin) + centering_coef * (r+ + r-)^2
 
@@ -25,11 +25,11 @@ def bradley_terry(
     Args:
         reward_chosen: [B] r+.
         reward_rejected: [B] r-.
-        margin: [B] >= 0, or a number; by how much the pair was rated apart, in units of reward.
+        margin: [B] >= 0, or a number; rated distance of the two responses, in units of the reward.
         centering_coef: >= 0.
 
     Returns:
-        [B]; a large wrong difference does not overflow.
+        [B]; it does not overflow for large differences.
 
     Source:
         Ouyang et al. 2022, eq. 1, https://arxiv.org/abs/2203.02155;

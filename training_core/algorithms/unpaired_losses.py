@@ -1,4 +1,4 @@
-"""Losses on single responses with a thumb up or down, one number each. Shapes: B responses."""
+"""Losses on single responses that are desirable or not, one number each. Shapes: B responses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def mismatched_kl(logratios: Tensor) -> Tensor:
-    """Estimate KL(policy || reference) from prompts with other prompts' responses.
+    """Estimate KL(policy || reference) from prompts combined with responses of other prompts.
 
         kl = max(0, mean(log pi(y' | x) - log pi_ref(y' | x)))
 
-    y' is the response of another example of the batch, so that prompts and responses are the
-    batch's own and yet no response is rewarded against itself.
+    y' is the response of another example of the batch. So prompts and responses come from the
+    batch, but no response is compared with itself.
 
     Args:
-        logratios: [M] nats, summed over the tokens of y', of the *whole* batch: a mean over a
-            micro-batch or over one rank would make the gradient depend on how the batch was cut.
+        logratios: [M] nats, summed over the tokens of y', of the *whole* batch. With a mean over a
+            micro-batch or one rank, the gradient would depend on how the batch is split.
 
     Returns:
         Scalar >= 0 without gradient, in nats per response.
@@ -54,13 +54,13 @@ def kto(
         undesirable_weight: w_u > 0.
 
     Returns:
-        [B]; half the weight where l equals the baseline.
+        [B]; half the weight if l equals the baseline.
 
     Source:
         Ethayarajh et al. 2024, section 4.1, https://arxiv.org/abs/2402.01306
     """
     gain = beta * (logratios - kl)
-    # 1 - sigmoid(x) = sigmoid(-x), which keeps its digits where sigmoid(x) is close to 1.
+    # 1 - sigmoid(x) = sigmoid(-x), which is more precise if sigmoid(x) is close to 1.
     desirable = desirable_weight * (-gain).sigmoid()
     undesirable = undesirable_weight * gain.sigmoid()
     return torch.where(is_desirable, desirable, undesirable)
@@ -68,7 +68,7 @@ def kto(
 
 @dataclass(frozen=True)
 class UnpairedLoss:
-    """A row of `UNPAIRED_LOSSES`.
+    """An entry of `UNPAIRED_LOSSES`.
 
     Attributes:
         function: (logratios [B], is_desirable [B], baseline, **hyperparameters) -> [B].

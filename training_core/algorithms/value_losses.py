@@ -8,14 +8,14 @@ from torch import Tensor
 def clipped_value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, *, clip: float
 ) -> Tensor:
-    """Half the squared error, with the step away from the old value clipped.
+    """Half the squared error, with the change from the old value clipped.
 
         v_clip = v_old + clamp(v - v_old, -clip, clip)
         loss = max((v - R)^2, (v_clip - R)^2) / 2
 
     Args:
-        values: [B, T]; carries the gradient.
-        old_values: [B, T] values at experience time.
+        values: [B, T]; with gradient.
+        old_values: [B, T] values when the experience was computed.
         returns: [B, T].
         clip: > 0, in units of the return.
 

@@ -1,1 +1,1 @@
-"""From rows to token ids and loss masks, and from those to micro-batches."""
+"""Rows to token ids and loss masks, and these to micro-batches."""

@@ -1,4 +1,4 @@
-"""Which examples make a batch, how it is cut into micro-batches, and how those become tensors."""
+"""Choose the examples of a batch, split it into micro-batches, and convert these to tensors."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ CUTS_PER_RANK = 2
 
 
 def steps_in(num_examples: int, batch_size: int, epochs: float) -> int:
-    """Optimizer steps that `epochs` passes over the data take; the last batch may be short."""
+    """Number of optimizer steps for `epochs` passes over the data; the last batch may be short."""
     return math.ceil(num_examples * epochs / batch_size)
 
 
 def batch_indices(
     num_examples: int, batch_size: int, epochs: float, *, seed: int, step: int
 ) -> list[int]:
-    """Return the examples of batch `step` (0-based).
+    """Return the indices of the examples of batch `step` (0-based).
 
-    The order of each epoch is a permutation that depends on `seed` and the epoch only, so the
-    position in the data is the step number, and a resumed run needs no data state.
+    The order of each epoch is a permutation that depends only on `seed` and the epoch. So the step
+    number is the position in the data, and a resumed run needs no data state.
 
     Args:
         num_examples: size of the dataset.
         batch_size: examples per optimizer step.
         epochs: passes over the data; each example is used floor(epochs) or ceil(epochs) times.
-        seed: of the permutations.
-        step: 0-based.
+        seed: seed of the permutations.
+        step: number of the batch, 0-based.
     """
     end = min((step + 1) * batch_size, math.ceil(num_examples * epochs))
     positions = range(step * batch_size, end)
@@ -52,19 +52,20 @@ def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
 def cut_by_tokens(
     lengths: Sequence[int], budget_tokens: int, *, world_size: int = 1
 ) -> list[list[int]]:
-    """Cut a batch into micro-batches of at most `budget_tokens` padded tokens.
+    """Split a batch into micro-batches of at most `budget_tokens` padded tokens.
 
-    Neighbours in length come together.
+    Each micro-batch contains items of similar length.
 
     Args:
-        lengths: tokens of each item.
-        budget_tokens: rows times longest row; a longer item gets a micro-batch of its own.
-        world_size: ranks that will share them; with more than one, the costliest are halved until
-            there are `CUTS_PER_RANK` for each, and as many for one as for another.
+        lengths: number of tokens of each item.
+        budget_tokens: limit of rows times longest row; a longer item is a micro-batch by itself.
+        world_size: number of ranks that share the micro-batches. With more than one rank, the most
+            expensive ones are halved until every rank can have the same number of them, and at
+            least `CUTS_PER_RANK`.
 
     Returns:
-        Lists of positions in `lengths`, the longest items first (so that running out of memory
-        shows at once).
+        Lists of positions in `lengths`, the longest items first, so that a lack of memory shows
+        immediately.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True)
     cuts: list[list[int]] = []
@@ -91,25 +92,26 @@ def _halved(cuts: list[list[int]], lengths: Sequence[int], world_size: int) -> l
 
 @dataclass(frozen=True)
 class WithoutLoss(Generic[T]):
-    """A micro-batch that is computed and not learnt from, so that ranks stay in step."""
+    """A micro-batch that is computed but not trained on, so that all ranks compute equally many."""
 
     micro_batch: T
 
 
 def deal_to_ranks(costs: Sequence[float], world_size: int) -> list[list[int]]:
-    """Deal items to ranks so that their costs are near each other.
+    """Distribute items to ranks with similar total costs.
 
-    The dearest item goes first, each to the rank that has the least so far.
+    The most expensive item comes first; each item goes to the rank with the smallest total so far.
 
     Args:
-        costs: of each item, as its padded tokens.
+        costs: cost of each item, e.g. its padded tokens.
         world_size: number of ranks.
 
     Returns:
-        For each rank positions in `costs`, ascending; empty if there are fewer items than ranks.
+        For each rank its positions in `costs`, ascending; some are empty if there are fewer items
+        than ranks.
 
     Source:
-        Graham 1969, longest processing time first: at most 4/3 of the best possible.
+        Graham 1969, longest processing time first: at most 4/3 of the optimum.
     """
     hands: list[list[int]] = [[] for _ in range(world_size)]
     totals = [0.0] * world_size
@@ -123,15 +125,15 @@ def deal_to_ranks(costs: Sequence[float], world_size: int) -> list[list[int]]:
 def share_of_rank(
     micro_batches: Sequence[T], costs: Sequence[float], rank: int, world_size: int, *, even: bool
 ) -> list[T | WithoutLoss[T]]:
-    """Return what one rank computes of a batch.
+    """Return the micro-batches that one rank computes.
 
     Args:
         micro_batches: of the whole batch, the same on every rank.
-        costs: of each.
-        rank: whose share.
+        costs: cost of each micro-batch.
+        rank: the rank.
         world_size: number of ranks.
-        even: whether every rank must have the same number; the cheapest micro-batch is then
-            repeated `WithoutLoss`.
+        even: whether every rank must have the same number; missing ones are filled with the
+            cheapest micro-batch, marked `WithoutLoss`.
     """
     hands = deal_to_ranks(costs, world_size)
     share: list[T | WithoutLoss[T]] = [micro_batches[i] for i in hands[rank]]
@@ -146,8 +148,8 @@ def collate(examples: Sequence[Example], pad_id: int, device: torch.device | str
     """Right-pad `examples` into tensors.
 
     Returns:
-        A batch of [B, T] with T the longest example. A loss mask on the very first token is
-        dropped, since nothing predicts that token.
+        A batch of [B, T] with T the longest example. The loss mask of the first token is cleared,
+        because no token predicts it.
     """
     width = max(len(e) for e in examples)
     ids = torch.full((len(examples), width), pad_id, dtype=torch.int64)

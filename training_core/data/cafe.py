@@ -1,14 +1,14 @@
-"""The café: a made-up task whose data is generated from a seed and whose true reward is known.
+"""The café: a synthetic task with data generated from a seed and a known true reward.
 
 A guest orders two or three things, and the waiter answers in one sentence:
 
     guest   hello i would like two tea and one cake please
     waiter  here are two tea and one cake . enjoy !
 
-A good answer serves exactly what was ordered, wishes the guest well, and does not ramble. The
-waiters who wrote the demonstrations are of mixed quality: they forget or swap things, are curt, or
-think aloud. So a model that imitates them has something left to learn from preferences and from
-reinforcement.
+A good answer serves exactly what was ordered, ends with a good wish, and adds nothing else. The
+demonstrations are of mixed quality: they forget or change items, lack the wish, or begin with
+unnecessary words. So a model that imitates them can still improve with preferences and
+reinforcement learning.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def rows(
 
     Args:
         kind: `demonstrations` (messages), `pairs` (prompt, chosen, rejected) or `prompts` (prompt).
-        split: no order of `heldout` occurs in `train`, whatever the seeds.
-        size: number of rows; no two have the same order.
-        seed: of the generator.
-        flipped_fraction: share of pairs whose labels are swapped, as human labels would be.
+        split: no order of `heldout` is in `train`, for any seeds.
+        size: number of rows; no two rows have the same order.
+        seed: seed of the generator.
+        flipped_fraction: share of pairs with swapped labels, to imitate human errors.
 
     Returns:
         Rows in the conversational formats of TRL and OpenRLHF.
@@ -60,16 +60,16 @@ def rows(
 
 
 def true_reward(guest: str, waiter: str) -> float:
-    """Judge a waiter's answer; a reward model only ever sees preferences that were drawn from this.
+    """Score a waiter's answer; the preference pairs are labelled with this reward.
 
         (6 * served + 3 * wished + brief) / 10
 
-    `served` is the share of exactly right (number, dish) pairs among those ordered or served,
-    whichever are more.
+    `served` is the number of correct (number, dish) pairs, divided by the number of ordered or of
+    served pairs, whichever is larger.
 
     Args:
-        guest: what was said to the waiter.
-        waiter: the answer.
+        guest: the guest's text.
+        waiter: the waiter's answer.
 
     Returns:
         A number in [0, 1].
@@ -98,7 +98,7 @@ def _orders(rng: random.Random, split: Split, size: int) -> Iterator[Order]:
 
 
 def _split_of(order: Order) -> Split:
-    # The guest's wording varies, and the order of the dishes does not make another order.
+    # Neither the guest's wording nor the sequence of the dishes makes a different order.
     return "heldout" if zlib.crc32(repr(sorted(order)).encode()) % 8 == 0 else "train"
 
 

@@ -1,9 +1,9 @@
-"""Chat messages to token ids. The only place that knows templates.
+"""Chat messages to token ids. Only this module applies chat templates.
 
-A prompt is tokenised by itself, exactly as it is when a response is sampled, and the response is
-tokenised after it. So training and sampling see the same ids, whatever merges a tokenizer would
-make across the border. A conversation of several turns is no exception: everything before the last
-answer is its prompt, and which tokens of that prompt are trained changes no id.
+A prompt is tokenised separately, exactly as for sampling, and the response is tokenised after it.
+So training and sampling see the same ids, even if the tokenizer would merge characters across the
+border. The same holds for conversations of several turns: everything before the last answer is the
+prompt, and the choice of trained tokens does not change the ids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Message = Mapping[str, str]
 Messages = Sequence[Message]
 
 ROWS_AT_ONCE = 1024
-"""Texts that the tokenizer is given in one call; more would only take memory."""
+"""Number of texts per call of the tokenizer; more would only use more memory."""
 
 
 def require_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -43,7 +43,7 @@ def require_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def bos_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the id of the token that begins a text, or None where the tokenizer has none."""
+    """Return the id of the bos token, or None if the tokenizer has none."""
     token = tokenizer.bos_token_id
     return token if isinstance(token, int) else None
 
@@ -80,14 +80,14 @@ def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 def _bad_padding(tokenizer: PreTrainedTokenizerBase) -> ConfigError:
     return ConfigError(
         f"the tokenizer needs a pad_token that is not its eos_token ('{tokenizer.eos_token}'), "
-        f"found pad_token={tokenizer.pad_token!r}; a model cannot learn to stop, and a reward "
-        "model cannot find the last token, where the two are the same. "
+        f"found pad_token={tokenizer.pad_token!r}; if the two are equal, a model cannot learn to "
+        "stop, and a reward model cannot find the last token. "
         "Set sft.pad_token to an unused token"
     )
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt_id: str, messages: Messages) -> Prompt:
-    """Render and tokenise what the policy is asked, up to the point where it answers."""
+    """Render and tokenise a prompt, including the beginning of the assistant's turn."""
     return encode_prompts(tokenizer, [prompt_id], [messages])[0]
 
 
@@ -97,7 +97,7 @@ def encode_prompts(
     prompts: Sequence[Messages],
     columns: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Prompt]:
-    """Render and tokenise prompts, many at once; the ids are those of `encode_prompt`.
+    """Render and tokenise many prompts at once; the ids are those of `encode_prompt`.
 
     Args:
         tokenizer: with a template.
@@ -106,7 +106,7 @@ def encode_prompts(
         columns: what else is known of each prompt; None is nothing.
 
     Raises:
-        DataError: for a prompt that the template refuses, or that starts with two bos tokens.
+        DataError: if the template refuses a prompt, or a prompt starts with two bos tokens.
     """
     texts = render(tokenizer, prompts, names=prompt_ids)
     return [
@@ -130,18 +130,18 @@ def encode_responses(
     max_tokens: int,
     is_finished: Sequence[bool],
 ) -> list[Example | None]:
-    """Put a response and the end token after each prompt; only these are trained.
+    """Append a response and the end token to each prompt; only these are trained.
 
     Args:
         tokenizer: with an end token.
         prompts: from `encode_prompts`.
         responses: the assistant's texts.
-        max_tokens: the longest sequence allowed.
-        is_finished: False leaves the end token out, for a sampled response that its limit cut.
+        max_tokens: limit of each sequence.
+        is_finished: False for a sampled response that the token limit cut; it gets no end token.
 
     Returns:
-        The examples; None for one longer than `max_tokens` (it is dropped and counted, never cut: a
-        cut response would teach not to end).
+        The examples; None for an example that is longer than `max_tokens`. Such rows are dropped
+        and counted, never cut, because the model would learn responses without an end.
 
     Raises:
         DataError: if a response has no tokens.
@@ -175,11 +175,11 @@ def render(
     Args:
         tokenizer: with a template.
         conversations: lists of messages.
-        names: of the conversations, for errors.
-        add_generation_prompt: end where the assistant begins to speak.
+        names: names of the conversations, for error messages.
+        add_generation_prompt: end with the beginning of the assistant's turn.
 
     Raises:
-        DataError: for a conversation that the template refuses.
+        DataError: if the template refuses a conversation.
     """
     plain = [[dict(message) for message in messages] for messages in conversations]
     if not plain:
@@ -208,10 +208,10 @@ def render(
 
 
 def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterator[tuple[int, ...]]:
-    """Yield the ids of each text as it stands, without special tokens added."""
+    """Yield the ids of each text without adding special tokens."""
     for start in range(0, len(texts), ROWS_AT_ONCE):
         some = list(texts[start : start + ROWS_AT_ONCE])
-        different = list(dict.fromkeys(some))  # a prompt often stands with several responses
+        different = list(dict.fromkeys(some))  # a prompt often has several responses
         found = tokenizer(different, add_special_tokens=False, verbose=False)["input_ids"]
         ids = dict(zip(different, map(tuple, found), strict=True))
         yield from (ids[text] for text in some)
@@ -220,10 +220,10 @@ def tokenise(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> Iterat
 def with_one_bos(
     tokenizer: PreTrainedTokenizerBase, name: str, ids: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the ids of a prompt, which may begin with one bos token only.
+    """Return the ids of a prompt after checking that it has at most one bos token at its start.
 
     Raises:
-        DataError: if it begins with two, naming it.
+        DataError: if it starts with two; the message has the prompt's name.
     """
     bos = bos_id(tokenizer)
     if bos is not None and ids[:2] == (bos, bos):

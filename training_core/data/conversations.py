@@ -1,8 +1,8 @@
-"""Conversations to token ids: every answer trained, whatever the template.
+"""Conversations to token ids: every answer can be trained, with any chat template.
 
-A conversation is no exception to how a prompt is tokenised: everything before the last answer is
-its prompt, rendered and tokenised in one piece as it is when a response is sampled, and the last
-answer follows with the end token. Which of the earlier tokens are trained changes no id.
+Everything before the last answer is the prompt. It is rendered and tokenised in one piece, as for
+sampling, and the last answer follows with the end token. The choice of trained tokens does not
+change the ids.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ def encode_conversations(
     train_on: TrainOn = "every_turn",
     is_finished: Sequence[bool] | None = None,
 ) -> list[Example | None]:
-    """Put the last answer after each prompt and mark what is trained.
+    """Append the last answer to each prompt and mark the trained tokens.
 
-    `last_turn` trains the response and its end, as `encode_responses` does. `every_turn` trains
-    also the answers inside the prompt, each with the end token that the template puts after it, and
-    never a header; `all_tokens` trains everything. The ids are the same for all three.
+    `last_turn` trains the response and its end token, as `encode_responses` does. `every_turn` also
+    trains the answers inside the prompt, each with the end token that the template puts after it,
+    but no headers. `all_tokens` trains everything. The ids are the same for all three.
 
-    Where a template rewrites earlier answers (cuts their reasoning), `every_turn` trains what is
-    left of them in the text, since that is all that the model sees.
+    If a template rewrites earlier answers (e.g. removes their reasoning), `every_turn` trains the
+    text that is left, because the model sees only that.
 
     Args:
-        tokenizer: a fast one, for `every_turn`.
-        names: of the rows, for errors.
+        tokenizer: must be a fast tokenizer for `every_turn`.
+        names: names of the rows, for error messages.
         prompts: everything before the last answers.
         responses: the last answers.
         max_tokens: longer rows give None.
         train_on: see above.
-        is_finished: False for a response that sampling cut, which then gets no end token.
+        is_finished: False for a response that the token limit cut; it gets no end token.
 
     Raises:
-        DataError: for a prompt that the template refuses, and for a response, or an earlier answer,
-            that has no tokens or cannot be found.
+        DataError: if the template refuses a prompt; if a response or an earlier answer has no
+            tokens, or cannot be located.
         ConfigError: if the tokenizer gives no offsets.
     """
     several = [i for i, p in enumerate(prompts) if train_on == "every_turn" and assistant_turns(p)]
@@ -93,20 +93,20 @@ def masked_prompts(
 ) -> list[tuple[Prompt, tuple[int, ...]]]:
     """Render and tokenise prompts, and mark the assistant's tokens in them by their offsets.
 
-    How they are found is told in `training_core.data.turns`.
+    `training_core.data.turns` describes how the answers are located.
 
     Returns:
-        For each prompt what `encode_prompts` gives, and as many 0 and 1 as it has tokens.
+        For each prompt the result of `encode_prompts`, and a mask with 0 or 1 for each token.
 
     Raises:
-        DataError: for a turn that cannot be located, or of which no token is left.
+        DataError: if a turn cannot be located, or no token of it can be trained.
         ConfigError: if the tokenizer gives no offsets.
     """
     if not prompts:
         return []
     if not tokenizer.is_fast:
         raise ConfigError(
-            "training every turn needs a fast tokenizer, which knows where its tokens stand, found "
+            "train_on: every_turn needs a fast tokenizer, which gives the offsets of tokens, found "
             f"{type(tokenizer).__name__}; set train_on: last_turn"
         )
     texts = render(tokenizer, prompts, names=names)
@@ -156,10 +156,10 @@ def _located(
 
 
 def _mask(prompt: Prompt, places: Sequence[Span], spans: Sequence[Span]) -> tuple[int, ...]:
-    """Mark the tokens of the spans, as far as they take nothing but white space from outside.
+    """Mark the tokens of the spans, unless they contain other text than white space from outside.
 
-    Many tokenizers write a word together with the space before it (or after it), which belongs to
-    the header; a token that takes more than that is not the assistant's.
+    Many tokenizers join a word with the space before or after it, which belongs to the header. A
+    token with more text from outside is not the assistant's.
     """
     mask = [0] * len(places)
     column = 0

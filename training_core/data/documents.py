@@ -18,20 +18,20 @@ def encode_documents(
     max_tokens: int,
     add_eos: bool = True,
 ) -> list[Example]:
-    """Tokenise whole texts, all of which is trained, in windows of at most `max_tokens`.
+    """Tokenise texts in windows of at most `max_tokens`; every token is trained.
 
-    A text begins with the bos token, if the tokenizer has one, and ends with the end token. A
-    window after the first begins with the last token of the one before, untrained, so that every
-    token but the very first is trained exactly once.
+    A text begins with the bos token, if the tokenizer has one, and ends with the end token. Each
+    later window begins with the last token of the window before, which is not trained again. So
+    every token except the first one of a text is trained exactly once.
 
     Args:
-        tokenizer: any.
-        texts: not blank.
-        max_tokens: the longest window.
-        add_eos: False leaves the end token out, as OpenRLHF's pretrain mode does.
+        tokenizer: any tokenizer.
+        texts: texts that are not blank.
+        max_tokens: limit of a window.
+        add_eos: False leaves out the end token, like OpenRLHF's pretrain mode.
 
     Raises:
-        DataError: for a text without tokens.
+        DataError: if a text has no tokens.
     """
     bos = bos_id(tokenizer)
     examples: list[Example] = []
@@ -45,9 +45,9 @@ def encode_documents(
 
 
 def windows(ids: Sequence[int], max_tokens: int) -> Iterator[Example]:
-    """Cut ids into windows that overlap by one token, which is context in the second.
+    """Split ids into windows that overlap by one token, which is only context in the second one.
 
-    A text of one token, which nothing predicts, gives none.
+    A text of one token gives no window, because no token predicts it.
     """
     for start in range(0, len(ids) - 1, max_tokens - 1):
         window = tuple(ids[start : start + max_tokens])

@@ -1,7 +1,7 @@
 """Several sequences in one row: branches that share a prompt, and documents side by side.
 
-A prompt that several responses share is computed once. That is exact, because a prompt's hidden
-states do not depend on what follows it, and a response sees only its prompt and itself:
+A prompt that several responses share is computed once. This is exact: the hidden states of a prompt
+do not depend on later tokens, and a response attends only to its prompt and to itself:
 
     columns     p p p c c r r r
     positions   0 1 2 3 4 3 4 5
@@ -20,7 +20,7 @@ from training_core.types import Batch, Example, Layout
 
 
 def shared_length(group: Sequence[Example]) -> int:
-    """Length of the untrained beginning that all sequences of `group` have in common, in tokens."""
+    """Length in tokens of the untrained beginning that all sequences of `group` share."""
     first_trained = min(_first_trained(example) for example in group)
     shortest = min(len(example) for example in group) - 1  # each keeps a last token of its own
     common = 0
@@ -36,7 +36,7 @@ def _first_trained(example: Example) -> int:
 
 
 def row_length(group: Sequence[Example]) -> int:
-    """Tokens of the row that `collate_shared` makes of a group."""
+    """Length in tokens of the row that `collate_shared` makes from a group."""
     shared = shared_length(group)
     return shared + sum(len(example) - shared for example in group)
 
@@ -44,12 +44,12 @@ def row_length(group: Sequence[Example]) -> int:
 def collate_shared(
     groups: Sequence[Sequence[Example]], pad_id: int, device: torch.device | str = "cpu"
 ) -> Batch:
-    """Put each group into one row, with what its sequences share standing once.
+    """Put each group into one row that contains the shared beginning once.
 
     Args:
-        groups: all of the same size G; the group's number is the row.
-        pad_id: fills rows up on the right.
-        device: where the tensors go.
+        groups: groups of the same size G; group i becomes row i.
+        pad_id: padding id, used on the right.
+        device: device of the tensors.
 
     Returns:
         A batch whose sequences are numbered member by member: all first members (one per group),
@@ -91,7 +91,7 @@ def _row(group: Sequence[Example]) -> dict[str, list[int]]:
         positions += range(shared, len(example))
         branches += [branch] * own
         predictors += [max(0, shared - 1), *range(start, start + own - 1)]
-        # Without a trunk nothing predicts a branch's first token.
+        # Without a shared beginning, no token predicts the first token of a branch.
         loss += [example.loss_mask[shared] if shared else 0, *example.loss_mask[shared + 1 :]]
         ends.append(len(ids) - 1)
     return {
@@ -108,7 +108,7 @@ def _row(group: Sequence[Example]) -> dict[str, list[int]]:
 def collate_packed(
     packs: Sequence[Sequence[Example]], pad_id: int, device: torch.device | str = "cpu"
 ) -> Batch:
-    """Put the sequences of each pack side by side into one row; they do not see each other.
+    """Put the sequences of each pack next to each other into one row, without mutual attention.
 
     Returns:
         A batch whose sequences are numbered in the order of `packs`.
@@ -142,9 +142,9 @@ def collate_packed(
 
 
 def visible(layout: Layout) -> Tensor:
-    """Which tokens each token attends to: [B, 1, T, T] bool, query before key.
+    """Return which tokens each token attends to: [B, 1, T, T] bool, query dimension first.
 
-    Every query sees itself, padding too, so that no row of an attention is empty.
+    Every query attends to itself, even padding, so that no row of the attention is empty.
     """
     width = layout.documents.shape[1]
     causal = torch.ones(width, width, dtype=torch.bool, device=layout.documents.device).tril()

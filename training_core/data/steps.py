@@ -1,4 +1,4 @@
-"""Solutions in steps to token ids, for process rewards."""
+"""Solutions with steps to token ids, for process reward models."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def encode_steps(
     max_tokens: int,
     separator: str = "\n",
 ) -> list[LabelledSolution | None]:
-    """Put the steps of a solution after its prompt, each followed by the separator.
+    """Append the steps of a solution to its prompt, each followed by the separator.
 
-    Every step is tokenised by itself, as TRL does, so that a step's ids do not depend on the next.
+    Every step is tokenised separately, as in TRL, so its ids do not depend on other steps.
 
     Args:
-        tokenizer: any with a chat template.
-        prompts: an empty one stands for the bos token alone.
-        steps: texts, of each prompt.
-        labels: one per step, in [0, 1] or None.
+        tokenizer: any tokenizer with a chat template.
+        prompts: an empty prompt gives only the bos token.
+        steps: the steps of each solution.
+        labels: one label per step, in [0, 1] or None.
         max_tokens: longer rows give None.
-        separator: ends each step; its last token is where the step is judged. If the tokenizer
-            makes no token of it, that is the step's own last token.
+        separator: text after each step. The label of a step belongs to its last token. If the
+            separator has no tokens, the label belongs to the last token of the step itself.
 
     Raises:
-        DataError: for a step that has no tokens even with its separator.
+        DataError: if a step has no tokens, even with the separator.
     """
     names = [str(i) for i in range(1, len(prompts) + 1)]
     heads = _heads(tokenizer, names, prompts)

@@ -1,6 +1,6 @@
 """Chat templates by name, and plain prompt templates.
 
-Imports nothing, so that a config can be checked without transformers.
+Imports no transformers, so that a config can be validated quickly.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from training_core.errors import ConfigError, DataError
 
 CHAT_TEMPLATES: dict[str, str] = {
-    # Text as it is, for continuing a text: bos, then the contents one after the other.
+    # For continuing a text: bos, then only the contents, one after the other.
     "plain": "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}",
-    # Roles as words, for tokenizers that were made with `<user>` and `<assistant>` as tokens.
+    # Roles as tokens, for tokenizers with the tokens `<user>` and `<assistant>`.
     "roles": (
         "{{ bos_token }}{% for message in messages %}"
         "{{ '<' + message['role'] + '> ' + message['content'] }}"
@@ -21,7 +21,7 @@ CHAT_TEMPLATES: dict[str, str] = {
         "{{ ' ' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
     ),
-    # Llama 3's headers, with the tokenizer's own end token after every turn.
+    # Llama 3's headers, with the tokenizer's end token after every turn.
     "llama3": (
         "{{ bos_token }}{% for message in messages %}"
         "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
@@ -31,8 +31,8 @@ CHAT_TEMPLATES: dict[str, str] = {
         "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
         "{% endif %}"
     ),
-    # ChatML's headers (Qwen, SmolLM), with the tokenizer's own end token after every turn, which is
-    # <|im_end|> for models that were trained with it.
+    # ChatML's headers (Qwen, SmolLM), with the tokenizer's end token after every turn. For models
+    # that were trained with ChatML it is <|im_end|>.
     "chatml": (
         "{{ bos_token }}{% for message in messages %}"
         "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + eos_token + '\n' }}"
@@ -46,7 +46,7 @@ CHAT_TEMPLATES: dict[str, str] = {
         "{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
     ),
-    # Gemma 1 and 2, which know no system role: it stands before the first user's words.
+    # Gemma 1 and 2. They have no system role: its text comes before the first user message.
     "gemma": (
         "{{ bos_token }}{% for message in messages %}"
         "{% if message['role'] == 'system' %}"
@@ -63,14 +63,14 @@ CHAT_TEMPLATES: dict[str, str] = {
 }
 
 REWARD_SUFFIX = " <rm_score>: {reward:.2f} "
-"""What conditional SFT puts after a prompt (OpenRLHF's `csft`, as used until its version 0.9.5)."""
+"""Suffix of prompts in conditional SFT (from OpenRLHF's `csft`, until its version 0.9.5)."""
 
 
 def chat_template(name_or_jinja: str) -> str:
-    """Return the template of that name, of that prompt format, or the Jinja text itself.
+    """Return the template for a name or a prompt format; a Jinja template is returned unchanged.
 
     Raises:
-        ConfigError: for a word that is neither, naming the nearest name.
+        ConfigError: if the text is none of these; the message suggests the nearest name.
     """
     if name_or_jinja in CHAT_TEMPLATES:
         return CHAT_TEMPLATES[name_or_jinja]
@@ -87,19 +87,18 @@ def chat_template(name_or_jinja: str) -> str:
 
 
 def template_from_prompt(prompt_format: str) -> str:
-    r"""Turn a prompt format, as "User: {}\nAssistant: ", into the chat template that does the same.
+    r"""Convert a prompt format, e.g. "User: {}\nAssistant: ", to an equivalent chat template.
 
-    A text begins with the bos token, if the tokenizer has one. Every message that is not the
-    assistant's takes the place of `{}`, except a system message, which stands before on a line of
-    its own. Every assistant message is followed by the end token.
+    A text begins with the bos token, if the tokenizer has one. A user message replaces `{}`. A
+    system message comes before, on its own line. The end token follows every assistant message.
 
     Raises:
         ConfigError: if there is not exactly one `{}`, or if a line break is written as the two
-            characters backslash and n, as shells and unquoted YAML leave it.
+            characters backslash and n, e.g. by a shell or in unquoted YAML.
     """
     if prompt_format.count("{}") != 1:
         raise ConfigError(
-            "chat_template: expected exactly one {} where the prompt goes, "
+            "chat_template: expected exactly one {} for the prompt, "
             f"found {prompt_format.count('{}')} in {prompt_format!r}"
         )
     if "\\n" in prompt_format:
@@ -107,7 +106,7 @@ def template_from_prompt(prompt_format: str) -> str:
             r"chat_template: found the two characters '\n' instead of a line break in "
             f'{prompt_format!r}; in YAML, write the text in double quotes: "…\\n…"'
         )
-    before, after = (ascii(part) for part in prompt_format.split("{}"))  # as Jinja reads a literal
+    before, after = (ascii(part) for part in prompt_format.split("{}"))  # a literal for Jinja
     return (
         "{{ bos_token }}{% for message in messages %}"
         "{% if message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
@@ -120,27 +119,30 @@ def template_from_prompt(prompt_format: str) -> str:
 def with_reward(
     messages: Sequence[Mapping[str, str]], reward: float | None, suffix: str = REWARD_SUFFIX
 ) -> tuple[Mapping[str, str], ...]:
-    """Put the reward that the response earned, or shall earn, after the last message of a prompt.
+    """Append the actual or the wanted reward of the response to the last message of a prompt.
 
-    Source: conditional SFT as in SteerLM (Dong et al. 2023, https://arxiv.org/abs/2310.05344), in
-    OpenRLHF's wording.
+    Source: conditional SFT as in SteerLM (Dong et al. 2023, https://arxiv.org/abs/2310.05344), with
+    OpenRLHF's text.
 
     Args:
         messages: the prompt.
-        reward: in units of the reward that rated the data.
+        reward: reward of the response, on the scale of the data's rewards.
         suffix: a format with `{reward}`.
 
     Raises:
         DataError: if the reward is missing.
-        ConfigError: if `suffix` does not show the reward.
+        ConfigError: if `suffix` does not contain `{reward}`.
     """
     if reward is None:
-        raise DataError("conditional SFT needs a reward with every row; found a row without one")
+        raise DataError(
+            "conditional SFT needs a reward with every row, found a row without one; "
+            "add a field `reward`, or remove reward_suffix"
+        )
     try:
         shown = suffix.format(reward=reward)
     except (KeyError, IndexError, ValueError) as error:
         raise ConfigError(
-            f"expected a format with {{reward}}, as {REWARD_SUFFIX!r}, found {suffix!r}"
+            f"expected a format with {{reward}}, e.g. {REWARD_SUFFIX!r}, found {suffix!r}"
         ) from error
     if shown == suffix:
         raise ConfigError(f"expected a format with {{reward}}, found {suffix!r}")

@@ -1,1 +1,1 @@
-"""Hugging Face models: load, make, save, and ask them for log-probabilities, scores and values."""
+"""Hugging Face models: load, create, save, and compute log-probabilities, scores and values."""

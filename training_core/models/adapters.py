@@ -1,9 +1,9 @@
-"""Low-rank adapters: the one door to peft.
+"""Low-rank adapters. Only this module and `merging` import peft.
 
-An adapter is put *into* the model: its class, its body and its output layer stay what they were,
-and everything that works on a plain model works on this one. On export it is merged into the
-weights, so whatever a later stage loads is a plain model, and that stage's own adapter, switched
-off, is exactly the model it started from.
+An adapter is injected *into* the model: class, body and output layer of the model do not change, so
+all code for plain models also works with an adapter. On export the adapter is merged into the
+weights, so a later stage loads a plain model. With its own adapter disabled, that stage has exactly
+the model from which it started.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from training_core.models.options import LoraOptions
 from training_core.models.parts import SCALAR_HEADS
 
 NAME = "default"
-"""Of the adapter inside the model; peft's own default."""
+"""Name of the adapter inside the model; peft's default."""
 
 PEFT_PREFIX = "base_model.model."
-"""What peft puts before the names of a wrapped model's parameters, in files too."""
+"""Prefix of the parameter names of a model wrapped by peft, also in files."""
 
 
 def attach(model: LanguageModel, lora: LoraOptions, *, seed: int) -> LanguageModel:
-    """Put a fresh adapter into `model` and freeze everything else but a scalar head.
+    """Add a new adapter to `model` and freeze everything else except a scalar head.
 
-    B starts at zero, so the model computes what it did before. The adapter is in float32 whatever
-    the model is in: steps of the usual size would be lost in bfloat16.
+    B starts at zero, so the outputs of the model do not change. The adapter is always in float32,
+    because updates of normal size would be lost in bfloat16.
 
     Args:
         model: a causal language model or sequence classifier without an adapter.
-        lora: rank, scale and places.
-        seed: of A's random start; the global generator is left alone.
+        lora: rank, scale and target modules.
+        seed: seed of A's random initialisation; the global generator is not changed.
 
     Returns:
         `model` itself.
 
     Raises:
-        ConfigError: if no module has such a name, or the adapter would change the output layer or
-            the embeddings.
+        ConfigError: if no module has a target name, or a target is the output layer or the
+            embeddings.
     """
     targets = lora.target_modules
     heads = {name: module for name, module in model.named_children() if name in SCALAR_HEADS}
     config = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] - a float is as good
+        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType] - a float works too
         lora_dropout=lora.dropout,
         target_modules=targets if isinstance(targets, str) else list(targets),
         exclude_modules=list(heads) or None,
         task_type=_task(model) if heads else "CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Of stacked experts and of GPT-2's transposed layers, which peft handles all the same.
+        # Warnings for stacked experts and GPT-2's transposed layers, which peft handles correctly.
         warnings.filterwarnings("ignore", "fan_in_fan_out|The following (rank|alpha)_pattern")
         torch.manual_seed(seed)
         try:
@@ -70,7 +70,7 @@ def attach(model: LanguageModel, lora: LoraOptions, *, seed: int) -> LanguageMod
         except ValueError as error:
             raise ConfigError(
                 f"lora.target_modules={lora.target_modules!r} does not fit "
-                f"{type(model).__name__}: {error}. Use all-linear, or names such as "
+                f"{type(model).__name__}: {error}. Use all-linear, or e.g. the names "
                 f"{_linear_names(model)}"
             ) from error
     _require_plain_ends(model)
@@ -95,25 +95,26 @@ def _require_plain_ends(model: LanguageModel) -> None:
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     if any(isinstance(end, BaseTunerLayer) for end in ends):
         raise ConfigError(
-            "lora.target_modules names the embeddings or the output layer, which are often one "
-            "tied matrix and are read directly for log-probabilities; name layers of the body"
+            "lora.target_modules contains the embeddings or the output layer. They are often one "
+            "tied matrix and are used directly for log-probabilities; choose layers of the body"
         )
 
 
 @contextmanager
 def adapter_disabled(model: LanguageModel) -> Iterator[LanguageModel]:
-    """Switch the adapter off: inside, `model` is what it was before the adapter was attached.
+    """Disable the adapter: inside the block `model` is the model before `attach`.
 
-    This is the reference of a LoRA policy, without a second model. It is the right one only if the
-    policy started as the reference; a checkpoint of Ratchet has its adapter merged, so the adapter
-    of this stage, switched off, is the policy of the stage before.
+    This is the reference of a LoRA policy without a second model. It is correct only if the policy
+    started as the reference. Checkpoints of Ratchet have merged adapters, so with this stage's
+    adapter disabled the model is the policy of the previous stage.
 
     Raises:
-        ConfigError: if there is no adapter, or if weights outside of it are trained: switching the
-            adapter off would not undo those.
+        ConfigError: if there is no adapter, or if weights outside of it are trained, because
+            disabling the adapter would not undo their updates.
 
     Source:
-        The reference was the base model instead of the SFT model: LLaMA-Factory#8459, TRL#872.
+        Bugs where the reference was the base model instead of the SFT model: LLaMA-Factory#8459,
+        TRL#872.
     """
     layers: list[Any] = [m for m in model.modules() if isinstance(m, BaseTunerLayer)]
     own = {id(p) for m in layers for p in m.parameters()}
@@ -121,8 +122,8 @@ def adapter_disabled(model: LanguageModel) -> Iterator[LanguageModel]:
     if not layers or others:
         found = f"{others[:3]} trained outside of it" if layers else "no adapter"
         raise ConfigError(
-            f"expected a model that is trained through an adapter alone, found {found}; "
-            "load the reference as a model of its own"
+            f"expected a model that trains only an adapter, found {found}; "
+            "load the reference as a separate model"
         )
     trained = [p for m in layers for p in m.parameters() if p.requires_grad]
     for layer in layers:
@@ -139,11 +140,11 @@ def adapter_disabled(model: LanguageModel) -> Iterator[LanguageModel]:
 
 
 def merged_state(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the weights of the plain model that computes the same, under its names.
+    """Return the weights of the plain model with the same outputs, with the plain model's names.
 
-    The model itself is not changed, so this can be saved, or sent to a rollout engine, in the
-    middle of training. Tensors without an adapter are shared with the model. A base in 4 bits comes
-    out in the dtype of the rest of the model, with the values that were computed with.
+    The model itself is not changed, so the result can be saved or sent to a rollout engine during
+    training. Tensors without an adapter are shared with the model. A 4-bit base is returned in the
+    dtype of the rest of the model, with the values that the forward pass uses.
 
     Returns:
         Parameter and buffer names of a model without adapter -> tensor.
@@ -161,7 +162,7 @@ def merged_state(model: LanguageModel) -> dict[str, Tensor]:
 
 
 def _plain(name: str) -> str:
-    """Name of a parameter in a model without adapter."""
+    """Return the name of a parameter in a model without adapter."""
     return name.replace(".base_layer", "")
 
 
@@ -170,7 +171,7 @@ def _is_lora(module: nn.Module) -> bool:
 
 
 def _target(layer: Any) -> str:
-    """Which parameter of its module the adapter changes; stacked experts have several."""
+    """Return which parameter of its module the adapter changes; stacked experts have several."""
     return getattr(layer, "parameter_name", "weight")
 
 
@@ -193,10 +194,10 @@ def _merged(source: Tensor | nn.Module, layer: Any | None, *, dtype: torch.dtype
 
 
 def plain_twin(model: LanguageModel) -> LanguageModel:
-    """Return a model of the same class with the adapter merged, to be saved and not to be run.
+    """Return a model of the same class with the adapter merged; it can be saved but not run.
 
-    Tensors without an adapter are shared with `model`; what is computed anew at every load (rotary
-    frequencies) is left empty.
+    Tensors without an adapter are shared with `model`. Buffers that are computed at every load
+    (rotary frequencies) stay empty.
     """
     config = copy.deepcopy(model.config)
     if hasattr(config, "quantization_config"):

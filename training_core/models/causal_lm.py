@@ -19,7 +19,7 @@ from training_core.types import Batch, Layout
 def hidden_states(model: nn.Module, batch: Batch) -> Tensor:
     """Run the body of a Hugging Face model.
 
-    Positions are counted over attended tokens, so that padding never moves them.
+    Positions count only attended tokens, so that padding does not change them.
 
     Returns:
         [B, T, H].
@@ -42,10 +42,10 @@ def hidden_states(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _needs_no_mask(model: nn.Module, attended: Tensor) -> bool:
-    """Whether causality alone keeps every token from the padding: that is right of all tokens.
+    """Tell whether causal attention already excludes all padding, i.e. padding is on the right.
 
-    Without a mask, scaled_dot_product_attention computes the lower triangle alone, in about half
-    the time. Flash kernels leave the padding out where they are given the mask.
+    Without a mask, scaled_dot_product_attention computes only the lower triangle, in about half the
+    time. Flash kernels skip the padding if they get the mask.
     """
     is_on_the_right = (attended[:, :-1] >= attended[:, 1:]).all()
     return _attention_kernel(model) == "sdpa" and bool(is_on_the_right)
@@ -66,18 +66,18 @@ def _attention_kernel(model: nn.Module) -> str:
 
 
 def packs_rows(model: nn.Module) -> bool:
-    """Tell whether sequences go side by side into one row without padding.
+    """Tell whether sequences are packed into one row without padding.
 
-    That saves time where the attention kernel keeps them apart by their lengths (FlashAttention's
-    varlen kernels); with a mask it would cost more than it saves.
+    This saves time with attention kernels that separate sequences by their lengths
+    (FlashAttention's varlen kernels). With a mask it would cost more time than it saves.
     """
     return _attention_kernel(model).startswith("flash")
 
 
 def can_branch(model: nn.Module) -> bool:
-    """Tell whether several sequences of one row can be kept apart by an attention mask.
+    """Tell whether an attention mask can separate several sequences in one row.
 
-    Not with sliding windows, recurrent layers, or kernels that take no mask.
+    This does not work with sliding windows, recurrent layers, or kernels without masks.
     """
     config = unwrapped(model).config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -90,12 +90,12 @@ def can_branch(model: nn.Module) -> bool:
 def logprobs_and_entropy(
     model: nn.Module, batch: Batch, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each trained token, and entropy where it was predicted, in nats.
+    """Log-probability of each trained token, and entropy of the distribution it is from, in nats.
 
     Args:
         model: a causal language model.
         batch: [B, T].
-        temperature: of the distribution that is meant.
+        temperature: temperature of the distribution.
 
     Returns:
         logprobs [B, T] and entropy [B, T]; zero where `loss_mask` is not set.
@@ -111,14 +111,14 @@ def logprobs_and_entropy(
 
 
 def predicting(batch: Batch) -> Tensor:
-    """Positions [N] in the flattened batch whose outputs predict the trained tokens."""
+    """Return the positions [N] in the flattened batch whose outputs predict the trained tokens."""
     rows, columns = batch.loss_mask.nonzero(as_tuple=True)
     before = columns - 1 if batch.layout is None else batch.layout.predictors[rows, columns]
     return rows * batch.loss_mask.shape[1] + before
 
 
 def logprobs(model: nn.Module, batch: Batch, *, temperature: float = 1.0) -> Tensor:
-    """Log-probabilities [B, T] alone; see `logprobs_and_entropy`."""
+    """Only the log-probabilities [B, T]; see `logprobs_and_entropy`."""
     return logprobs_and_entropy(model, batch, temperature=temperature)[0]
 
 

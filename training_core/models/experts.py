@@ -1,4 +1,4 @@
-"""Mixture of experts: keep the router from sending everything to a few experts.
+"""Mixture of experts: a loss that balances the use of experts.
 
 Shapes: B rows, T tokens, L routed layers, E experts, S sequences.
 """
@@ -20,7 +20,7 @@ from training_core.types import Batch
 
 @dataclass
 class Routing:
-    """What the routers said in the forward passes inside `routing`.
+    """Router logits of the forward passes inside `routing`.
 
     Attributes:
         top_k: experts per token.
@@ -75,17 +75,17 @@ def sequence_balance(routed: Routing, batch: Batch) -> Tensor:
         P_e = mean over the sequence's tokens of softmax(router logits)_e
         loss = E * sum_e f_e * P_e
 
-    It is k where the experts are used evenly, and more where they are not; the gradient goes
-    through P. The usual loss takes f and P over a whole micro-batch, so that its gradient depends
-    on how a batch was cut. Taken over one sequence at a time it does not: an objective adds
+    It is k if all experts are used equally, and larger otherwise. The gradient goes through P. The
+    usual loss computes f and P over a whole micro-batch, so its gradient depends on how a batch is
+    split. Computed over one sequence at a time it does not. An objective adds
 
         coef * sum_s weight_s * loss_s
 
-    to its sum, with weights that add up to its own count (trained tokens of s, or 1/2 for each
-    sequence of a pair).
+    to its sum. The weights add up to the count of the objective (trained tokens of s, or 1/2 for
+    each sequence of a pair).
 
     Args:
-        routed: of exactly one forward pass of `batch`.
+        routed: router logits of exactly one forward pass of `batch`.
         batch: [B, T], with a layout or without.
 
     Returns:
@@ -115,14 +115,14 @@ def _layer_balance(logits: Tensor, top_k: int, batch: Batch) -> Tensor:
 
 
 def _sums(values: Tensor, batch: Batch) -> Tensor:
-    """Sum `values` [B, T, E] over the tokens of each sequence, its shared beginning too: [S, E]."""
+    """Sum `values` [B, T, E] over each sequence, including its shared beginning: [S, E]."""
     if batch.layout is None:
         return (values * batch.attention_mask[..., None]).sum(dim=1)
     layout = batch.layout
     own = layout.sequences >= 0
     sums = values.new_zeros(batch.num_sequences, values.shape[-1])
     sums = sums.index_add(0, layout.sequences[own], values[own])
-    # A trunk belongs to every branch of its document.
+    # A shared beginning belongs to every branch of its document.
     rows, columns = batch.ends()
     in_trunk = (layout.documents >= 0) & ~own
     same_document = layout.documents[rows] == layout.documents[rows, columns][:, None]

@@ -33,7 +33,7 @@ def load_tokenizer(directory: str | Path, revision: str | None = None) -> PreTra
 
 
 def recorded_dtype(directory: str | Path) -> torch.dtype:
-    """Return the dtype that a model's config names, or float32 where it names none."""
+    """Return the dtype in a model's config, or float32 if the config has none."""
     with _naming(directory, "a model"):
         found = AutoConfig.from_pretrained(str(directory)).dtype
     return found if isinstance(found, torch.dtype) else torch.float32
@@ -46,18 +46,17 @@ def load_policy(
     revision: str | None = None,
     options: LoadOptions | None = None,
 ) -> LanguageModel:
-    """Load a causal language model; dropout is off until someone calls `train()`.
+    """Load a causal language model in eval mode, i.e. with dropout off.
 
     Args:
-        directory: local directory or hub id of a full model, adapters merged.
-        dtype: of the weights; None takes that of `options`, which is float32 by default.
+        directory: local directory or hub id of a full model with merged adapters.
+        dtype: dtype of the weights; None uses the one in `options`, by default float32.
         revision: commit of a hub id.
-        options: what the model is loaded as; None loads it plain, for inference or for training
-            every weight.
+        options: load options; None loads a plain model, for inference or for training every weight.
 
     Raises:
-        DataError: if there is no such model there, or only an adapter.
-        ConfigError: if the model does something unknown to its logits, or an option does not fit.
+        DataError: if `directory` holds no such model, or only an adapter.
+        ConfigError: if the model changes its logits in an unknown way, or an option does not fit.
     """
     _require_full(directory)
     with _naming(directory, "a causal language model"):
@@ -80,18 +79,19 @@ def load_scalar_model(
 ) -> LanguageModel:
     """Load a reward model or critic; from a causal language model the head starts at zero.
 
-    A zero head makes every first score 0, whatever the seed of the process. The head is in float32
-    even where the body is in bfloat16; use it through `parts.head_outputs`.
+    With a zero head every initial score is 0 for any seed. The head is in float32 even if the body
+    is in bfloat16; use it through `parts.head_outputs`.
 
     Args:
-        directory: local directory of a sequence classifier of one label, or of a causal language
+        directory: local directory of a sequence classifier with one label, or of a causal language
             model.
-        dtype: of the body; None takes that of `options`, which is float32 by default.
-        options: what the model is loaded as; see `load_policy`.
+        dtype: dtype of the body; None uses the one in `options`, by default float32.
+        options: load options; see `load_policy`.
 
     Raises:
-        DataError: if there is no such model there, only an adapter, or one with several labels.
-        ConfigError: if it has no head of one output right on the last hidden state.
+        DataError: if `directory` holds no such model, only an adapter, or a model with several
+            labels.
+        ConfigError: if the model has no head with one output directly on the last hidden state.
     """
     return _load_scorer(
         AutoModelForSequenceClassification, directory, 1, dtype=dtype, options=options
@@ -102,7 +102,7 @@ STEP_LABELS = {0: "wrong", 1: "right"}
 
 
 def load_step_model(directory: str | Path, *, options: LoadOptions | None = None) -> LanguageModel:
-    """Load a process reward model: two outputs per token; see `load_scalar_model`."""
+    """Load a process reward model with two outputs per token; see `load_scalar_model`."""
     labels = {"id2label": STEP_LABELS, "label2id": {v: k for k, v in STEP_LABELS.items()}}
     return _load_scorer(
         AutoModelForTokenClassification, directory, 2, dtype=None, options=options, labels=labels
@@ -142,9 +142,9 @@ def _load_scorer(
 
 
 def save(model: nn.Module, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """Save as one full Hugging Face directory (safetensors), adapters merged into the weights.
+    """Save a full Hugging Face directory (safetensors) with adapters merged into the weights.
 
-    The model can be trained on afterwards: merging is done on the way to the disk.
+    The model itself is not changed, so its training can continue.
 
     Raises:
         StorageFullError: if the disk is full.
@@ -161,29 +161,29 @@ def save(model: nn.Module, tokenizer: PreTrainedTokenizerBase, directory: Path) 
 
 
 def freeze(model: LanguageModel) -> LanguageModel:
-    """Switch gradients off for good: references, reward models."""
+    """Disable gradients permanently, e.g. for references and reward models."""
     return model.requires_grad_(False).eval()
 
 
 def _require_full(directory: str | Path) -> None:
-    """Say so where only an adapter is there, before its base is looked for."""
+    """Refuse a directory with only an adapter, before transformers looks for its base."""
     if (Path(directory) / "adapter_config.json").exists():
         raise _adapter_alone(directory)
 
 
 def _require_plain(model: nn.Module, directory: str | Path) -> None:
-    """Transformers loads a hub id's adapter silently, and saves nothing else afterwards."""
+    """Refuse a hub id with an adapter: transformers would load it silently and save only it."""
     if has_adapter(model):
         raise _adapter_alone(directory)
 
 
 def _require_whole(missing: Collection[str], directory: str | Path) -> None:
-    """Transformers fills what is missing with random numbers, as the output layer of a policy."""
+    """Refuse missing tensors, e.g. an output layer: transformers fills them with random numbers."""
     if missing:
         raise DataError(
-            f"{directory} lacks {len(missing)} of the model's tensors, as {sorted(missing)[0]}: "
-            "a reward model is no policy, and a base without its output layer is none either; "
-            "give a directory of the right kind"
+            f"{directory} lacks {len(missing)} of the model's tensors, e.g. {sorted(missing)[0]}: "
+            "it is probably another kind of model, e.g. a reward model instead of a policy, or a "
+            "body without its output layer; give another directory"
         )
 
 
@@ -195,7 +195,7 @@ def _adapter_alone(directory: str | Path) -> DataError:
 
 
 class _naming:  # noqa: N801 - reads as a verb where it is used
-    """Translate what transformers raises for a bad directory."""
+    """Translate errors of transformers about a bad directory."""
 
     def __init__(self, directory: str | Path, expected: str) -> None:
         self._directory, self._expected = directory, expected

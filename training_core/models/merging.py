@@ -1,4 +1,4 @@
-"""Merge a PEFT adapter from anywhere into its base, and write a full directory."""
+"""Merge a PEFT adapter, e.g. from another trainer, into its base, and write a full directory."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ def merge(
 ) -> None:
     """Merge `adapter` into `base` and save model and tokenizer to `output`.
 
-    The weights keep the dtype that the base's config names. The tokenizer is the adapter's, if
-    there is one beside it, else the base's.
+    The weights keep the dtype in the base's config. The tokenizer comes from the adapter's folder
+    if there is one, otherwise from the base.
 
     Args:
         base: directory or hub id of the full model that the adapter was trained on.
         adapter: directory with adapter_config.json and adapter_model.safetensors.
-        output: must not exist, or be empty.
-        is_reward_model: whether the result scores sequences rather than generating them.
+        output: must not exist, or must be empty.
+        is_reward_model: whether the result is a reward model instead of a policy.
 
     Raises:
-        DataError: if `adapter` is no adapter, does not fit `base`, or there is no trained head for
-            a reward model (or one that would be lost for a policy).
-        ConfigError: if `output` is in use.
+        DataError: if `adapter` is no adapter or does not fit `base`; if a reward model would have
+            no trained head, or a policy would lose one.
+        ConfigError: if `output` is not empty.
         StorageFullError: if the disk is full.
 
     Source:
-        Lost and random heads: OpenRLHF#872, #1039, #1342.
+        Bugs with lost and random heads: OpenRLHF#872, #1039, #1342.
     """
     config, names = _read_adapter(adapter)
     _require_free(output)
     has_head = _has_head(names)
     if has_head and not is_reward_model:
         raise DataError(
-            f"{adapter} has the head of a reward model, which a policy would lose: "
+            f"{adapter} contains the head of a reward model, which a policy would lose; "
             "add --reward-model"
         )
     load = hub.load_scalar_model if is_reward_model else hub.load_policy
@@ -109,15 +109,15 @@ def _merged(
     except (ValueError, RuntimeError, KeyError) as error:
         raise _wrong_base(adapter, base, str(error)) from error
     expected = get_peft_model_state_dict(wrapped, adapter_name=NAME, save_embedding_layers=False)
-    # With a changed vocabulary, PEFT writes the whole embeddings beside the adapter.
+    # With a changed vocabulary, PEFT also writes the full embeddings.
     whole = {n for n in names if "lora_" not in n and n.removeprefix(PEFT_PREFIX) in plain}
     if lost := sorted((names - whole) ^ (set(expected) - whole)):
-        raise _wrong_base(adapter, base, f"{len(lost)} tensors have no counterpart, as {lost[0]}")
+        raise _wrong_base(adapter, base, f"{len(lost)} tensors have no counterpart, e.g. {lost[0]}")
     return wrapped.merge_and_unload(safe_merge=True)
 
 
 def _wrong_base(adapter: Path, base: str | Path, reason: str) -> DataError:
     return DataError(
-        f"{adapter} does not fit {base}: {reason}. Merge it into the model that it was trained on "
+        f"{adapter} does not fit {base}: {reason}. Merge it into the model on which it was trained "
         "(base_model_name_or_path in its adapter_config.json)"
     )

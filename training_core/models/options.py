@@ -1,4 +1,4 @@
-"""What can be chosen when a model is loaded for training. Reading it imports no torch."""
+"""Options for loading a model for training. Importing this module imports no torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class LoraOptions:
     Attributes:
         rank: rows of A and columns of B.
         alpha: numerator of the scale.
-        dropout: share of the adapter's inputs that are dropped in training.
-        target_modules: `all-linear` for every linear layer of the body, or the last parts of
-            module names.
-        load_in_4bit: hold W in 4 bits (NF4 with double quantisation), needs bitsandbytes.
+        dropout: share of the adapter's inputs that is dropped in training.
+        target_modules: `all-linear` for every linear layer of the body, or a list of last parts
+            of module names.
+        load_in_4bit: store W in 4 bits (NF4 with double quantisation); needs bitsandbytes.
 
     Source:
         Hu et al. 2021, https://arxiv.org/abs/2106.09685; 4 bits: Dettmers et al. 2023,
@@ -32,17 +32,16 @@ class LoraOptions:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What a model is loaded as.
+    """How a model is loaded.
 
     Attributes:
-        dtype: of the weights and of the computation.
-        attention: transformers' name of the attention implementation; `auto` leaves it to
-            transformers.
-        gradient_checkpointing: compute activations again in the backward pass instead of keeping
+        dtype: dtype of the weights and of the computation.
+        attention: transformers' name of the attention implementation; `auto` uses its default.
+        gradient_checkpointing: compute activations again in the backward pass instead of storing
             them.
         frozen: shell patterns (`*`, `?`, `[0-9]`) of parameter names that are not trained.
         lora: adapter to train instead of the weights.
-        seed: of the adapter's random start.
+        seed: seed of the adapter's random initialisation.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -1,7 +1,7 @@
-"""The parts of a Hugging Face model: body, output layer, scalar head, what is trained.
+"""The parts of a Hugging Face model: body, output layer, scalar head, trained parameters.
 
-Everything that asks for them comes here, so that a plain model, one with an adapter inside, one
-wrapped by peft, and a classifier are taken apart in the same way. Nothing here imports peft.
+All other code gets the parts from here. The functions work for plain models, models with an adapter
+inside, models wrapped by peft, and classifiers. This module does not import peft.
 
 Shapes: B sequences, T tokens, H hidden, V vocabulary.
 """
@@ -18,7 +18,7 @@ from training_core.errors import ConfigError
 from training_core.models.language_model import LanguageModel
 
 SCALAR_HEADS = ("score", "classifier")
-"""Where transformers keeps the output layer of a sequence classifier."""
+"""Attribute names of the output layer of classifiers in transformers."""
 
 
 def unwrapped(model: nn.Module) -> LanguageModel:
@@ -32,7 +32,7 @@ def backbone(model: nn.Module) -> nn.Module:
 
     Args:
         model: a causal language model or sequence classifier of transformers, plain, with an
-            adapter inside, or wrapped by peft. Adapters stay active in what is returned.
+            adapter inside, or wrapped by peft. Adapters stay active in the result.
     """
     return unwrapped(model).base_model
 
@@ -40,8 +40,9 @@ def backbone(model: nn.Module) -> nn.Module:
 def output_head(model: nn.Module) -> Head:
     """Return how the hidden states of a causal language model become logits.
 
-    Gemma caps its logits and Cohere and Granite scale them; leaving that out would change every
-    log-probability without an error, so `require_known_head` compares with the model's own logits.
+    Gemma caps its logits, and Cohere and Granite scale them. Without these operations every
+    log-probability would be wrong without an error, so `require_known_head` compares the result
+    with the model's own logits.
 
     Returns:
         The output layer at sampling temperature 1. For another temperature t use
@@ -60,8 +61,8 @@ def output_head(model: nn.Module) -> Head:
         )
     if hasattr(layer, "base_layer"):
         raise ConfigError(
-            f"the output layer of {type(inner).__name__} carries an adapter, which reading its "
-            "weight would leave out; give adapters to layers of the body only"
+            f"the output layer of {type(inner).__name__} carries an adapter, but log-probabilities "
+            "use only its weight; use adapters only in layers of the body"
         )
     return Head(
         layer.weight,
@@ -81,11 +82,11 @@ def _logit_scale(model: LanguageModel) -> float:
 
 @torch.no_grad()
 def require_known_head(model: nn.Module) -> None:
-    """Check on a few tokens that `backbone` and `output_head` give the model's own logits.
+    """Check with a few tokens that `backbone` and `output_head` give the model's own logits.
 
     Raises:
-        ConfigError: if they do not: the architecture does something to its logits that is not
-            known here, and every log-probability would be wrong.
+        ConfigError: if they do not. The architecture then changes its logits in an unknown way, and
+            every log-probability would be wrong.
     """
     inner = unwrapped(model)
     vocabulary = inner.config.get_text_config().vocab_size
@@ -100,9 +101,9 @@ def require_known_head(model: nn.Module) -> None:
     gap = float((own - found).abs().max())
     if not gap <= tolerance * max(1.0, float(own.abs().max())):
         raise ConfigError(
-            f"{type(inner).__name__} does something to its logits that Ratchet does not know: "
-            f"they differ by {gap:.3g} from its output layer's; use another architecture, or add "
-            "this one to training_core.models.parts.output_head"
+            f"{type(inner).__name__} changes its logits in a way that Ratchet does not support: "
+            f"they differ by {gap:.3g} from those of its output layer; use another architecture, "
+            "or add this one to training_core.models.parts.output_head"
         )
 
 
@@ -110,12 +111,12 @@ def scalar_head(model: nn.Module, *, outputs: int = 1) -> nn.Linear:
     """Return the output layer of a reward model or critic, or of a process reward model.
 
     Args:
-        model: a classifier of sequences or tokens that reads hidden states directly.
-        outputs: how many numbers it gives.
+        model: a sequence or token classifier whose head uses the hidden states directly.
+        outputs: expected number of outputs.
 
     Raises:
-        ConfigError: if there is none, it has several outputs, or layers stand between body and
-            head (pooling, a dense layer), as in classifiers of encoders.
+        ConfigError: if there is no head, it has another number of outputs, or there are layers
+            between body and head (pooling, a dense layer), as in classifiers of encoders.
     """
     inner = unwrapped(model)
     body = backbone(inner)
@@ -124,8 +125,8 @@ def scalar_head(model: nn.Module, *, outputs: int = 1) -> nn.Linear:
         raise ConfigError(
             f"expected a body and one linear layer called {' or '.join(SCALAR_HEADS)}, found "
             f"{type(inner).__name__} with {sorted(others)}"
-            f"{' and a pooler' if _has_pooler(body) else ''}; a reward model or critic reads the "
-            "last token's hidden state: start from a causal language model"
+            f"{' and a pooler' if _has_pooler(body) else ''}; a reward model or critic uses the "
+            "last token's hidden state; start from a causal language model"
         )
     name, head = others.popitem()
     head = getattr(head, "base_layer", head)
@@ -140,7 +141,7 @@ def scalar_head(model: nn.Module, *, outputs: int = 1) -> nn.Linear:
 def head_outputs(head: nn.Linear, hidden: Tensor) -> Tensor:
     """Apply such a head in at least single precision.
 
-    In bfloat16 the scores themselves would be rounded to 3 digits, and the head's own steps too.
+    In bfloat16 scores would be rounded to 3 digits, and small updates of the head would be lost.
 
     Args:
         head: from `scalar_head`.
@@ -168,11 +169,11 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 class TrainedPart(nn.Module):
-    """The trained parameters of a model, shared with it, as a module of their own.
+    """A module with only the trained parameters of a model, which are shared with the model.
 
-    A checkpoint of this module holds an adapter (or what is not frozen) without the base, and
-    loading it writes into the model itself. With everything trained it is the whole model.
-    Buffers are left out: those of transformers' language models are computed, not learned.
+    A checkpoint of this module contains the adapter (or the parameters that are not frozen) without
+    the base. Loading the checkpoint changes the model itself. If everything is trained, it contains
+    all parameters. Buffers are left out, because language models of transformers compute them.
     """
 
     def __init__(self, model: nn.Module) -> None:

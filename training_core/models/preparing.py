@@ -1,4 +1,4 @@
-"""What `LoadOptions` mean: arguments of `from_pretrained`, then adapter, frozen parts, memory."""
+"""Apply `LoadOptions`: arguments of `from_pretrained`, then adapter, frozen parameters, memory."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from training_core.models.parts import SCALAR_HEADS
 def loading_arguments(
     options: LoadOptions | None, dtype: torch.dtype | None = None
 ) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that `options` ask for.
+    """Return the arguments of `from_pretrained` for `options`.
 
     Args:
-        options: None means the defaults.
-        dtype: overrides that of `options`.
+        options: None uses the defaults.
+        dtype: overrides the dtype of `options`.
 
     Raises:
-        ConfigError: if this machine cannot do what is asked: 4 bits, FlashAttention.
+        ConfigError: if 4 bits or FlashAttention is requested but not available on this machine.
     """
     options = options or LoadOptions()
     arguments: dict[str, Any] = {"dtype": dtype or getattr(torch, options.dtype)}
@@ -34,7 +34,7 @@ def loading_arguments(
         arguments["attn_implementation"] = options.attention
     if options.attention == "flash_attention_2":
         _require_flash_attention(options.dtype)
-        arguments["device_map"] = {"": "cuda"}  # it computes nowhere else
+        arguments["device_map"] = {"": "cuda"}  # it runs only there
     if options.lora is not None and options.lora.load_in_4bit:
         _require_4bit()
         arguments["quantization_config"] = BitsAndBytesConfig(
@@ -56,7 +56,7 @@ def _require_flash_attention(dtype: str) -> None:
         )
     if dtype != "bfloat16":
         raise ConfigError(
-            f"attention=flash_attention_2 needs dtype=bfloat16, found {dtype}; change either"
+            f"attention=flash_attention_2 needs dtype=bfloat16, found {dtype}; change one of them"
         )
 
 
@@ -69,10 +69,10 @@ def _require_4bit() -> None:
 
 
 def keep_weights_unpacked(model: nn.Module) -> None:
-    """Make bitsandbytes leave 4-bit weights as they are.
+    """Prevent bitsandbytes from repacking 4-bit weights.
 
-    On some CPUs it packs them for inference at the first pass without gradients. Gradients would
-    then stop at them without an error, as after the reference's log-probabilities.
+    On some CPUs it packs them for inference at the first pass without gradients, e.g. when the
+    reference's log-probabilities are computed. Later gradients would stop there without an error.
     """
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -80,7 +80,7 @@ def keep_weights_unpacked(model: nn.Module) -> None:
 
 
 def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
-    """Make a loaded (or scratch) model what `options` ask for, in place.
+    """Apply `options` to a loaded (or scratch) model, in place.
 
     Args:
         model: a causal language model or sequence classifier without an adapter.
@@ -90,8 +90,8 @@ def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
         `model` itself.
 
     Raises:
-        ConfigError: if a pattern of `frozen` matches no parameter, nothing is left to train, or
-            the adapter does not fit.
+        ConfigError: if a pattern of `frozen` matches no parameter, no parameter is left to train,
+            or the adapter does not fit.
     """
     if options is None:
         return model
@@ -101,35 +101,36 @@ def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
         attach(model, options.lora, seed=options.seed)
     freeze_parts(model, options.frozen)
     if options.gradient_checkpointing:
-        # The reentrant variant gives no gradient at all where the layer's input needs none, as
-        # with a frozen embedding below an adapter.
+        # The reentrant variant gives no gradient if the layer's input needs none, e.g. with a
+        # frozen embedding below an adapter.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
 
 
 def freeze_parts(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Take parameters out of training by name.
+    """Freeze parameters by name.
 
     Args:
-        model: anything with parameters.
-        patterns: shell patterns of full parameter names, as in `model.layers.[0-3].*`. Tied
-            matrices have the name of the first: freezing `model.embed_tokens.*` freezes a tied
-            output layer too.
+        model: any module.
+        patterns: shell patterns of full parameter names, e.g. `model.layers.[0-3].*`. Tied
+            matrices have the name of the first one: freezing `model.embed_tokens.*` also freezes
+            a tied output layer.
 
     Raises:
-        ConfigError: if a pattern matches nothing, or nothing is left to train.
+        ConfigError: if a pattern matches no parameter, or no parameter is left to train.
     """
     named = dict(model.named_parameters())
     for pattern in patterns:
         matches = [name for name in named if fnmatchcase(name, pattern)]
         if not matches:
             raise ConfigError(
-                f"frozen: '{pattern}' matches no parameter; expected a pattern of names such as "
+                f"frozen: '{pattern}' matches no parameter; expected a pattern for names such as "
                 f"{', '.join([*named][:2])}, …, {[*named][-1]}"
             )
         for name in matches:
             named[name].requires_grad_(False)
     if patterns and not any(p.requires_grad for p in named.values()):
         raise ConfigError(
-            f"frozen={list(patterns)} leaves none of {len(named)} parameters to train; drop one"
+            f"frozen={list(patterns)} leaves none of {len(named)} parameters to train; "
+            "remove a pattern"
         )

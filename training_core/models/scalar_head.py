@@ -1,4 +1,4 @@
-"""Reward models and critics: a backbone with one output. Shapes: B rows, T tokens, S sequences."""
+"""Reward models and critics: a body with one output. Shapes: B rows, T tokens, S sequences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from training_core.types import Batch
 
 
 def token_values(model: nn.Module, batch: Batch) -> Tensor:
-    """Value before each token was chosen: the head's output one position earlier.
+    """Value before each token: the head's output one position earlier.
 
     Args:
         model: an `AutoModelForSequenceClassification` with one label.
-        batch: [B, T], one sequence a row.
+        batch: [B, T], one sequence per row.
 
     Returns:
         [B, T]; zero where `loss_mask` is not set.
@@ -33,6 +33,6 @@ def sequence_scores(model: nn.Module, batch: Batch) -> Tensor:
         batch: [B, T].
 
     Returns:
-        [S], the same as the model's own `logits[:, 0]`.
+        [S], equal to the model's own `logits[:, 0]`.
     """
     return head_outputs(scalar_head(model), hidden_states(model, batch)[batch.ends()])

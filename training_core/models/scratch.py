@@ -1,7 +1,4 @@
-"""A small Llama and a word tokenizer, made from nothing.
-
-For demos, tests and studies of the pipeline itself.
-"""
+"""A small Llama with random weights and a word tokenizer, for demos and tests."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>", "<sy
 class Architecture:
     """Sizes of a scratch model.
 
-    `hidden_size / num_heads` of 32 or more also runs in vLLM's CPU build.
+    vLLM's CPU build needs `hidden_size / num_heads` of at least 32.
     """
 
     hidden_size: int = 128

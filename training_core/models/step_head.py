@@ -1,4 +1,4 @@
-"""Process reward models: a backbone with two outputs per token, wrong and right.
+"""Process reward models: a body with two outputs per token, wrong and right.
 
 Shapes: B sequences, T tokens, K steps.
 """
@@ -13,15 +13,15 @@ from training_core.types import Batch
 
 
 def step_scores(model: nn.Module, batch: Batch, ends: Tensor) -> Tensor:
-    """Score each step at its last token: the log-odds that it is right.
+    """Score each step at its last token: the log-odds that the step is right.
 
     Args:
         model: an `AutoModelForTokenClassification` with two labels, wrong (0) and right (1).
-        batch: [B, T], one sequence a row.
+        batch: [B, T], one sequence per row.
         ends: [K, 2] row and column of the last token of each step.
 
     Returns:
-        [K]; the difference of the model's own two logits there, in single precision at least.
+        [K]; the difference of the model's two logits, in at least single precision.
     """
     hidden = hidden_states(model, batch)[ends[:, 0], ends[:, 1]]
     wrong, right = head_outputs(scalar_head(model, outputs=2), hidden).unbind(dim=-1)

@@ -74,8 +74,8 @@ def test_signs_that_mean_something_in_jinja_stay_what_they_are(tokenizer, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("User: ", r"exactly one {} where the prompt goes, found 0"),
-        ("{} {}", r"exactly one {} where the prompt goes, found 2"),
+        ("User: ", r"exactly one {} for the prompt, found 0"),
+        ("{} {}", r"exactly one {} for the prompt, found 2"),
         (r"User: {}\nAssistant: ", r"two characters '\\n' instead of a line break"),
     ],
 )
