@@ -19,7 +19,7 @@ from stages.reinforcement.ppo_models import PpoModels, load_ppo_models
 from stages.sampling.rollouts import sample_groups, sampling_of
 from stages.training.checkpointing import Checkpoints
 from stages.training.fit import save_model
-from stages.training.steps import StepDone, make_steps
+from stages.training.step_loop import StepDone, make_steps
 from training_core.algorithms.kl import KL_ESTIMATORS
 from training_core.data.batching import batch_indices, steps_in
 from training_core.data.chat import pad_id

@@ -20,7 +20,7 @@ from stages.contract import Context
 from stages.training.best_checkpoint import BestCheckpoint
 from stages.training.checkpointing import Checkpoints, Part
 from stages.training.engines import make_engine
-from stages.training.steps import StepDone, make_steps
+from stages.training.step_loop import StepDone, make_steps
 from training_core import checkpoint
 from training_core.data.batching import WithoutLoss, share_of_rank, steps_in
 from training_core.distributed import all_gather_object
