@@ -92,12 +92,19 @@ def test_a_shared_prompt_changes_no_logprob_and_no_gradient(name, kernel):
 
     expected, expected_gradients = outcome(collate(FLAT, 0))
     found, gradients = outcome(collate_shared(GROUPS, 0))
-    assert_same_through(model, found, expected)
-    # Llama's and Qwen's norms compute in float32 whatever the model's precision.
-    dtype = torch.float64 if name == "gpt2" else torch.float32
-    for ours, theirs in zip(gradients, expected_gradients, strict=True):
-        room = rounding(dtype, operations_through(model), max(1.0, float(theirs.abs().max())))
+
+    def assert_same(ours, theirs, dtype):
+        room = rounding(
+            dtype, operations_through(model), max(1.0, float(theirs.detach().abs().max()))
+        )
         torch.testing.assert_close(ours, theirs, rtol=0, atol=room)
+
+    # Llama and Qwen compute in float32 whatever their precision: in norms, whose gradients gather
+    # what comes from several branches, and in the softmax of eager attention, over longer rows.
+    backward = torch.float64 if name == "gpt2" else torch.float32
+    assert_same(found, expected, torch.float64 if kernel == "sdpa" else backward)
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
+        assert_same(ours, theirs, backward)
 
 
 def test_packed_neighbours_do_not_see_each_other():
