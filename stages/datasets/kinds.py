@@ -71,10 +71,12 @@ class Solution:
 
 @dataclass(frozen=True)
 class PromptRow:
-    """A prompt without a response, and what else its row says, e.g. the right answer."""
+    """A prompt without a response, and the other columns of its row, e.g. the correct answer."""
 
     prompt: Messages
-    columns: Mapping[str, Any] = field(default_factory=dict, repr=False)  # a copy without them, too
+    columns: Mapping[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # a subset may leave them out
 
 
 @dataclass(frozen=True)
