@@ -3,9 +3,9 @@
     python -m stages <attempt directory>/request.json
     python -m stages dpo config.yaml --input policy=DIR --input reference=DIR --out DIR
 
-The first is what a Ray job types; a flow has written the request. The second is for a person, e.g.
-under a debugger: it needs no flow, store or service, and typed again it resumes. The exit code says
-why it ended; see `stages.runtime.exit_codes`.
+The first form is the command of a Ray job; the request was written by a flow. The second form is
+for people, e.g. under a debugger. It needs no flow, store or service, and resumes an unfinished
+run. `stages.runtime.exit_codes` lists the exit codes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from stages.runtime.standalone import run_standalone
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says.
+    """Run the command line.
 
     Args:
-        arguments: of the command line; None takes this process's own.
+        arguments: arguments of the command line; None uses those of this process.
 
     Returns:
         The exit code.
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     is_request = given.what.endswith(".json") or Path(given.what).is_file()
     if given.config is None and is_request:
         if given.input or given.out:
-            parser.error("--input and --out go with a stage's name; a request.json says both")
+            parser.error("--input and --out need the name of a stage; a request.json contains both")
         return run_request(Path(given.what))
     if given.config is None:
         parser.error(f"expected a request.json, or a stage and its config, found '{given.what}'")
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "config",
         nargs="?",
         type=Path,
-        help="YAML of the stage's config; paths start from its folder",
+        help="the stage's config as YAML; relative paths start from its folder",
     )
     parser.add_argument(
         "--input",
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_role_and_directory,
         metavar="ROLE=DIR",
-        help="what an earlier stage made, e.g. policy=./sft-out/artifact; may be repeated",
+        help="output of an earlier stage, e.g. policy=./sft-out/artifact; may be repeated",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="folder of the result (default: ./<stage>-out)"

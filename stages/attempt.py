@@ -1,4 +1,4 @@
-"""An attempt at a stage: its directory, and every file in it by name.
+"""An attempt at a stage: its directory, and the names of all files in it.
 
 Imports only the standard library.
 """
@@ -10,57 +10,57 @@ from dataclasses import dataclass
 from pathlib import Path
 
 JOB_KEY_DIGITS = 12
-"""Of the stage key, in the id of a job."""
+"""Number of digits of the stage key in the id of a job."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One submission of a stage, by the directory that belongs to it alone.
+    """One submission of a stage, identified by its own directory.
 
-    In a store that is `<store>/stages/<stage>/<key>/attempts/a<number>`, and `store_root`, `stage`,
-    `key`, `name`, `number` and `job_id` are read from it. The names of files hold for any
-    directory.
+    In a store the directory is `<store>/stages/<stage>/<key>/attempts/a<number>`. `store_root`,
+    `stage`, `key`, `name`, `number` and `job_id` are parts of that path. The other properties work
+    for any directory.
 
     Attributes:
-        directory: where everything of the attempt is.
+        directory: holds all files of the attempt.
     """
 
     directory: Path
 
-    # ------------------------------------------------------------------ what is written there
+    # ------------------------------------------------------------------ files in the directory
 
     @property
     def request(self) -> Path:
-        """What the process is asked to do."""
+        """Request to the process: stage, config and inputs."""
         return self.directory / "request.json"
 
     @property
     def log(self) -> Path:
-        """What the process says, the first rank's of several."""
+        """Log of the process; with several ranks, that of the first."""
         return self.log_of(0)
 
     def log_of(self, rank: int) -> Path:
-        """What one rank says."""
+        """Log of one rank."""
         return self.directory / (f"log-rank{rank}.txt" if rank else "log.txt")
 
     @property
     def metrics(self) -> Path:
-        """The curves, one line per step."""
+        """Metrics, one line per step."""
         return self.directory / "metrics.jsonl"
 
     @property
     def progress(self) -> Path:
-        """How much is done."""
+        """Number of steps or items done, and their total."""
         return self.directory / "progress.json"
 
     @property
     def heartbeat(self) -> Path:
-        """When the process was last alive."""
+        """Last time at which the process was alive."""
         return self.directory / "heartbeat.json"
 
     @property
     def error(self) -> Path:
-        """Why the process ended, if it did not finish."""
+        """Error that ended the process; missing after success."""
         return self.directory / "error.json"
 
     @property
@@ -70,29 +70,29 @@ class Attempt:
 
     @property
     def artifact(self) -> Path:
-        """Folder of what the stage made."""
+        """Folder of the stage's output."""
         return self.directory / "artifact"
 
     @property
     def tensorboard(self) -> Path:
-        """Folder of the event files, if they are asked for."""
+        """Folder of TensorBoard's event files, if they are enabled."""
         return self.directory / "tensorboard"
 
     @property
     def universal(self) -> Path:
-        """Folder of sharded optimizer states in a form that fits any number of workers."""
+        """Folder of sharded optimizer states, converted for any number of workers."""
         return self.directory / "universal"
 
-    # ------------------------------------------------------------------ where it is in a store
+    # ------------------------------------------------------------------ its place in a store
 
     @property
     def name(self) -> str:
-        """Its name among the attempts at the same key, e.g. `a2`."""
+        """Name among the attempts at the same key, e.g. `a2`."""
         return self.directory.name
 
     @property
     def number(self) -> int:
-        """Its number among the attempts at the same key, from 1."""
+        """Number among the attempts at the same key, from 1."""
         return int(self.name.removeprefix("a"))
 
     @property
@@ -102,17 +102,17 @@ class Attempt:
 
     @property
     def stage(self) -> str:
-        """The stage's name."""
+        """Name of the stage."""
         return self.directory.parents[2].name
 
     @property
     def store_root(self) -> Path:
-        """The store's folder."""
+        """Folder of the store."""
         return self.directory.parents[4]
 
     @property
     def job_id(self) -> str:
-        """Id of its Ray job."""
+        """Id of the Ray job."""
         return f"{self.stage}-{self.key[:JOB_KEY_DIGITS]}-{self.name}"
 
     # ------------------------------------------------------------------ other attempts
@@ -123,19 +123,19 @@ class Attempt:
         return tuple(a for a in attempts_below(self.directory.parent) if a != self)
 
     def of_rank(self, rank: int) -> Attempt:
-        """Return where one rank writes what only one may: the first one's place is the attempt."""
+        """Return a directory for the outputs of one rank; for the first rank it is the attempt."""
         return Attempt(self.directory / f"rank-{rank}") if rank else self
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Path) -> Attempt:
-        """Return the attempt that a directory below its `checkpoints` belongs to."""
+        """Return the attempt of a checkpoint, i.e. of a directory in its folder `checkpoints`."""
         return cls(checkpoint.parent.parent)
 
 
 def attempts_below(folder: Path) -> list[Attempt]:
     """Return the attempts whose directories are in `folder`, newest first.
 
-    What is not called `a<number>` is no attempt, e.g. a copy that a person made.
+    Directories with other names than `a<number>`, e.g. copies made by hand, are ignored.
     """
     found = [Attempt(path) for path in folder.glob("a*") if re.fullmatch(r"a[1-9]\d*", path.name)]
     return sorted(found, key=lambda attempt: attempt.number, reverse=True)

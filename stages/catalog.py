@@ -1,6 +1,6 @@
-"""The stages: every module `stages/configs/<stage>_config.py` that has a record `STAGE`.
+"""The records of all stages: `STAGE` of every module `stages/configs/<stage>_config.py`.
 
-Reading this module imports no torch: a stage's page is imported when the stage runs.
+Importing this module imports no torch. The module of a stage is imported when the stage runs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ STAGES: dict[str, StageRecord] = {record.name: record for record in _records()}
 
 
 def find_stage(name: str) -> StageRecord:
-    """Return the stage called `name`.
+    """Return the record of the stage `name`.
 
     Raises:
-        ConfigError: if there is none; the message names the nearest.
+        ConfigError: if there is no such stage; the message names the nearest.
     """
     if name not in STAGES:
         near = get_close_matches(name, STAGES, n=1)
@@ -40,5 +40,5 @@ def find_stage(name: str) -> StageRecord:
 
 
 def stage_of(config: StageConfig) -> StageRecord:
-    """Return the stage that a config is of."""
+    """Return the record of the stage that a config belongs to."""
     return next(record for record in STAGES.values() if record.config is type(config))

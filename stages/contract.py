@@ -1,7 +1,7 @@
-"""What every stage agrees on: Config, Inputs, Context, Result, and its record.
+"""The types that every stage uses: `Inputs`, `Context` and `Result`.
 
-A stage is one page with a `Config`, and `run(config, inputs, context) -> Result`. It knows neither
-Prefect nor MLflow.
+A stage is a module with `run(config, inputs, context) -> Result`. Its config class and its record
+are in `stages.configs`. It imports neither Prefect nor MLflow.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Context:
     """What a stage is given besides its config and inputs.
 
     Attributes:
-        attempt: this attempt; checkpoints and the artifact go below its directory.
-        earlier_attempts: at the same key, newest first; read only.
+        attempt: this attempt; checkpoints and artifact are written into its directory.
+        earlier_attempts: earlier attempts at the same key, newest first; only for reading.
         sink: where curves and progress go.
         should_stop: becomes true after SIGTERM; a training stage then saves and raises
             `StoppedError`.
@@ -61,12 +61,12 @@ class Context:
 
     @property
     def artifact_dir(self) -> Path:
-        """Where the stage leaves what it made; of several ranks the first one's is kept."""
+        """Folder for the stage's output; with several ranks, only that of the first is kept."""
         return self.attempt.of_rank(self.dist_info.rank).artifact
 
     @property
     def checkpoint_roots(self) -> tuple[Path, ...]:
-        """Directories that may hold checkpoints of this stage, this attempt's own first."""
+        """Folders that may hold checkpoints of this stage, starting with this attempt's."""
         return tuple(a.checkpoints for a in (self.attempt, *self.earlier_attempts))
 
 

@@ -29,7 +29,7 @@ def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
         return TransientError(
             f"{where} was lost: status {info.status}, exit code {info.exit_code}. {info.message}"
         )
-    # e.g. a full disk, which takes no error.json
+    # e.g. a full disk, on which error.json cannot be written
     return ending.becomes(
         f"{where} ended with exit code {info.exit_code} ({ending.words}): {info.message}"
     )

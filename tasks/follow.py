@@ -146,7 +146,7 @@ class ProgressBar:
         percent = 100.0 * now["done"] / max(1, now["total"])
         if self._artifact is None:
             made = create_progress_artifact(percent, key=self._key, description=now["text"])
-            self._artifact = cast(UUID, made)  # a coroutine only where the caller is one
+            self._artifact = cast(UUID, made)  # it is a coroutine only in a coroutine
         else:
             text = f"{now['done']} of {now['total']}: {now['text']}"
             update_progress_artifact(self._artifact, percent, description=text)

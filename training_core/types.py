@@ -69,11 +69,11 @@ class Prompt:
 
     Attributes:
         id: unique in its dataset.
-        messages: as the dataset has them.
-        text: rendered with the chat template.
-        input_ids: of the text.
-        columns: what else the dataset says about it, e.g. the right answer; a reward may read it,
-            the policy never sees it. JSON-like values, by the name of their column.
+        messages: the conversation from the dataset.
+        text: the messages, rendered with the chat template.
+        input_ids: token ids of the text.
+        columns: other columns of the dataset's row, e.g. the correct answer: name -> JSON-like
+            value. A reward may read them; the policy does not see them.
     """
 
     id: str
@@ -160,7 +160,7 @@ class Batch:
 
     @property
     def batch(self) -> Batch:
-        """The batch itself, which is a `MicroBatch`, too."""
+        """The batch itself; it makes a `Batch` a `MicroBatch`."""
         return self
 
     @property
@@ -170,7 +170,7 @@ class Batch:
 
     @property
     def padded_tokens(self) -> int:
-        """Number of tokens with padding: what the batch costs."""
+        """Number of tokens including padding."""
         return self.input_ids.numel()
 
     @property
@@ -197,7 +197,7 @@ class Batch:
 
 
 class MicroBatch(Protocol):
-    """What an objective is asked about at a time: some sequences, and what belongs to them."""
+    """The input of an objective: some sequences, and what belongs to them."""
 
     @property
     def batch(self) -> Batch:

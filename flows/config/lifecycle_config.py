@@ -67,7 +67,7 @@ class RetriesConfig(Block):
 
 
 class RecipeConfig(Block):
-    """The blocks that the recipes read."""
+    """The blocks of the recipes, i.e. of the flows with several stages."""
 
     name: str = operational(..., "Of the experiment and the registered models, e.g. <name>.policy.")
     data_root: str = operational(
@@ -132,11 +132,11 @@ class RecipeConfig(Block):
 
 
 def _stages_alone() -> dict[str, Any]:
-    """One optional block for each stage that no recipe reads."""
+    """Return one optional block for each stage that no recipe uses."""
     fields: dict[str, Any] = {}
     for name, record in STAGES.items():
         if name not in RecipeConfig.model_fields:
-            block = semantic(None, f"The stage `{name}`, for the flow `stage`.")
+            block = semantic(None, f"Config of the stage `{name}`, for the flow `stage`.")
             fields[name] = (record.config | None, block)
     return fields
 
@@ -148,7 +148,7 @@ else:
         "LifecycleConfig",
         __base__=RecipeConfig,
         __module__=__name__,
-        __doc__="Everything that a preset can say.",
+        __doc__="Configuration of a lifecycle: all blocks that a preset may have.",
         **_stages_alone(),
     )
 

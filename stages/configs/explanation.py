@@ -1,4 +1,4 @@
-"""What is wrong with a config that a person wrote, with the nearest known key."""
+"""Messages about invalid configs, with the nearest valid key or name."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 UNION_ERRORS = ("union_tag_invalid", "union_tag_not_found", "model_attributes_type")
-"""Pydantic's errors about the `name` that tells the members of a union apart."""
+"""Pydantic's errors about the field `name`, which selects the member of a union."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Return one line for each thing that is wrong.
+    """Return one line per error.
 
     Args:
-        error: that pydantic raised.
-        model: what was to be validated.
+        error: raised by pydantic.
+        model: class of the invalid config.
     """
     return "\n  ".join(_explain_one(details, model) for details in error.errors())
 
 
 def models_in(annotation: object) -> list[type[BaseModel]]:
-    """Return every model that an annotation mentions, through unions and `Annotated`."""
+    """Return all models in an annotation, including those in unions and `Annotated`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in models_in(argument)]
@@ -32,7 +32,7 @@ def models_in(annotation: object) -> list[type[BaseModel]]:
 
 def _explain_one(error: ErrorDetails, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in error["loc"])
-    if not path:  # a rule about several keys, which it names itself
+    if not path:  # a rule about several keys; its message names them
         return error["msg"].removeprefix("Value error, ")
     if error["type"] in UNION_ERRORS and (names := _names_at(model, error["loc"])):
         return f"{path}: {_explain_union(error, names)}"
@@ -46,7 +46,7 @@ def _explain_one(error: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _explain_union(error: ErrorDetails, names: Sequence[str]) -> str:
-    """Say which `name` is wrong or missing, with the nearest one that there is."""
+    """Describe a wrong or missing `name`, with the nearest valid name."""
     there_are = f"there are: {', '.join(names)}"
     if error["type"] == "union_tag_not_found":
         return f"`name` is missing; {there_are}"
@@ -58,7 +58,7 @@ def _explain_union(error: ErrorDetails, names: Sequence[str]) -> str:
 
 
 def _names_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the members of the union at `path`; none if it is no union."""
+    """Return the names of the members of the union at `path`; empty if it is not a union."""
     members = _models_at(model, path)
     return [m.model_fields["name"].default for m in members] if len(members) > 1 else []
 
@@ -67,7 +67,7 @@ def _models_at(model: type[BaseModel], path: tuple[int | str, ...]) -> list[type
     """Return the block at `path`, or the members of the union there."""
     members = [model]
     for part in path:
-        if len(members) > 1:  # pydantic names the union's member in the path
+        if len(members) > 1:  # pydantic's path contains the name of the union's member
             members = [m for m in members if m.model_fields["name"].default == part]
         elif members and part in members[0].model_fields:
             members = models_in(members[0].model_fields[str(part)].annotation)

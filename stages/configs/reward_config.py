@@ -1,6 +1,6 @@
-"""What scores responses: one block per reward, told apart by `name`.
+"""Configuration of rewards: one class per reward; the field `name` selects it.
 
-What a name builds stands in the table of `stages.sampling.rewards`. Reading it imports neither
+The table in `stages.sampling.rewards` builds the rewards. Importing this module imports neither
 torch nor transformers.
 """
 
@@ -19,13 +19,13 @@ from stages.configs.block import Block, operational, semantic
 class CafeRewardConfig(Block):
     """The café's true reward."""
 
-    name: Literal["cafe"] = semantic("cafe", "Which reward this is.")
+    name: Literal["cafe"] = semantic("cafe", "Name of the reward.")
 
 
 class LexiconRewardConfig(Block):
     """Sentiment by a lexicon: a jsonl(.gz) file with `token` and `mean`."""
 
-    name: Literal["lexicon"] = semantic("lexicon", "Which reward this is.")
+    name: Literal["lexicon"] = semantic("lexicon", "Name of the reward.")
     path: str = operational(..., "File, relative to `data_root`.")
     ignore: tuple[str, ...] = semantic((), "Literal strings that are cut out first.")
 
@@ -33,22 +33,22 @@ class LexiconRewardConfig(Block):
 class RewardModelRewardConfig(Block):
     """The reward model that this lifecycle trained."""
 
-    name: Literal["reward_model"] = semantic("reward_model", "Which reward this is.")
+    name: Literal["reward_model"] = semantic("reward_model", "Name of the reward.")
     normalise: bool = semantic(
         True, "Shift and scale by the mean and deviation stored with the model."
     )
 
 
 class PythonRewardConfig(Block):
-    """A Python function of one's own; docs/rewards.md says what it gets and returns.
+    """A user's Python function; docs/rewards.md describes its arguments and its result.
 
-    The function's name and the content of its code are part of the stage key.
+    The function's name and its source are part of the stage key.
     """
 
-    name: Literal["python"] = semantic("python", "Which reward this is.")
+    name: Literal["python"] = semantic("python", "Name of the reward.")
     path: str = operational(
         ...,
-        "`file.py:function`, relative to `data_root`, or `package.module:function`, importable.",
+        "`file.py:function`, relative to `data_root`, or an importable `package.module:function`.",
     )
     arguments: dict[str, object] = semantic({}, "Keyword arguments of the function.")
 
@@ -67,19 +67,21 @@ class PythonRewardConfig(Block):
             text = json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{expected}: {error}") from error
-        if json.loads(text) != arguments:  # e.g. keys that are numbers, which come back as texts
+        if (
+            json.loads(text) != arguments
+        ):  # e.g. keys that are numbers, because JSON turns them into strings
             raise ValueError(expected)
         return arguments
 
     @property
     def code(self) -> Path | str:
-        """The file, or the dotted name of the module, that the function is in."""
+        """File of the function, or dotted name of its module."""
         code = self.path.rpartition(":")[0]
         return Path(code) if code.endswith(".py") else code
 
     @property
     def function(self) -> str:
-        """The function's name."""
+        """Name of the function."""
         return self.path.rpartition(":")[2]
 
 

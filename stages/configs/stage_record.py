@@ -1,6 +1,6 @@
-"""The record of a stage: all that anybody else knows of it.
+"""The record of a stage: everything that other code needs to know about it.
 
-Each stage's config module ends with one, called `STAGE`; `stages.catalog` collects them.
+The config module of each stage ends with its record `STAGE`; `stages.catalog` collects them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ RowsName = Literal[
 
 @dataclass(frozen=True)
 class DatasetUse:
-    """What a stage does with a dataset that its config names.
+    """How a stage uses a dataset of its config.
 
     Attributes:
-        rows: what a row is; a config with a field `rows` says it itself.
-        is_trained_on: whether the stage, or a later stage through what this one makes, learns from
-            these rows. Evaluation on them would then prove nothing.
+        rows: kind of the rows; a field `rows` in the config overrides it.
+        is_trained_on: whether this stage, or a later stage through the output of this one, trains
+            on these rows. An evaluation on them would be meaningless.
     """
 
     rows: RowsName
@@ -35,23 +35,22 @@ class DatasetUse:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """The record of a stage: everything that flows, tasks, registry and report know of it.
+    """The record of a stage, for flows, tasks, registry, data check and report.
 
     Attributes:
-        name: the stage's name, as in the store, in job ids and on the command line; its page is
-            the module `stages.<name>`.
-        version: raised when the stage's results change for an unchanged config; part of the stage
-            key.
-        config: what a person writes.
+        name: name of the stage in the store, in job ids and on the command line. The module
+            `stages.<name>` runs it.
+        version: raised if the results change for an unchanged config; part of the stage key.
+        config: class of its config.
         makes: kind of the artifact.
-        required: kind of each input that must be given, by role.
-        optional: kind of each input that may be given, by role.
-        families: kind of further inputs by the beginning of their roles, e.g. `policy_`; any number
-            of them may be given.
-        reads: the datasets that its config names, by field.
+        required: kind of each required input, by role.
+        optional: kind of each optional input, by role.
+        families: kind of further inputs, by prefix of their roles, e.g. `policy_`; their number is
+            not limited.
+        reads: use of the datasets in its config, by field.
         trains: whether it runs the training loop.
-        headline: its line in the report; `{metric}` is the number, `{before->after}` a change.
-        curves: title of each curve that the report draws, by metric.
+        headline: its line in the report; `{metric}` is a number, `{before->after}` is a change.
+        curves: titles of the curves in the report, by metric.
     """
 
     name: str
@@ -67,17 +66,17 @@ class StageRecord:
     curves: Mapping[str, str] = field(default_factory=dict)
 
     def kind_of(self, role: str) -> ArtifactKind | None:
-        """Return the kind of the input `role`, or None if the stage does not take it."""
+        """Return the kind of the input `role`, or None if the stage has no such input."""
         for start, kind in self.families.items():
             if role.startswith(start):
                 return kind
         return self.required.get(role) or self.optional.get(role)
 
     def require_roles(self, roles: Collection[str]) -> None:
-        """Check that inputs of these roles are what the stage needs and takes.
+        """Check that all required roles are given, and no unknown ones.
 
         Raises:
-            ConfigError: naming what is missing, or the first role that the stage does not take.
+            ConfigError: if a role is missing or unknown; the message names it.
         """
         if missing := sorted(set(self.required) - set(roles)):
             raise ConfigError(f"stage '{self.name}' needs the input {missing}")
@@ -91,7 +90,7 @@ class StageRecord:
 
 
 def trained_rows(rows: RowsName) -> dict[str, DatasetUse]:
-    """Return the datasets of a stage that trains on `data` and is measured on `eval_data`."""
+    """Return `reads` of a stage that trains on `data` and evaluates on `eval_data`."""
     return {"data": DatasetUse(rows, is_trained_on=True), "eval_data": DatasetUse(rows)}
 
 

@@ -20,7 +20,8 @@ from stages.configs.data_config import (
 )
 from stages.configs.stage_record import DatasetUse, RowsName
 from stages.datasets import kinds
-from stages.datasets.kinds import PromptRow, RowKind
+from stages.datasets.kinds import RowKind
+from stages.datasets.row_types import PromptRow
 from training_core.data.chat import encode_prompts
 from training_core.types import Prompt
 

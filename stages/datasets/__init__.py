@@ -10,10 +10,16 @@ from pathlib import Path
 
 from stages.configs.data_config import DataConfig
 from stages.datasets import kinds
-from stages.datasets.kinds import Demonstration, Preference, PromptRow, Solution, UnpairedResponse
 from stages.datasets.lexicon import read_lexicon
 from stages.datasets.message_columns import Messages
 from stages.datasets.reading import Reading, load, read
+from stages.datasets.row_types import (
+    Demonstration,
+    Preference,
+    PromptRow,
+    Solution,
+    UnpairedResponse,
+)
 
 PLACEHOLDER = "ки"
 FIRST_STEP = "Step 1:"

@@ -1,80 +1,24 @@
-"""The kinds of rows, one frozen type each, and the functions that read a row as one of them."""
+"""The kinds of rows, and the functions that read a row as one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from stages.datasets import shapes
 from stages.datasets.message_columns import Messages, common_beginning
 from stages.datasets.row import Row
+from stages.datasets.row_types import (
+    Demonstration,
+    Preference,
+    PromptRow,
+    Solution,
+    UnpairedResponse,
+)
 from stages.datasets.shapes import Shape
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Demonstration:
-    """A prompt and the response to imitate.
-
-    Attributes:
-        prompt: everything before the response; in a conversation this includes earlier answers.
-        response: the last answer.
-        is_finished: False if the token limit cut the response when it was sampled.
-        reward: reward of the response, for conditional SFT.
-    """
-
-    prompt: Messages
-    response: str
-    is_finished: bool = True
-    reward: float | None = None
-
-
-@dataclass(frozen=True)
-class Preference:
-    """A prompt with a better and a worse response; see `Demonstration` for `…_finished`.
-
-    `margin` is the rated distance between the two, in units of a reward; 0 if it is not known.
-    """
-
-    prompt: Messages
-    chosen: str
-    rejected: str
-    chosen_finished: bool = True
-    rejected_finished: bool = True
-    margin: float = 0.0
-
-
-@dataclass(frozen=True)
-class UnpairedResponse:
-    """A prompt and one response with a label of its own."""
-
-    prompt: Messages
-    response: str
-    is_desirable: bool
-    is_finished: bool = True
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A prompt and a solution in steps, with one label per step.
-
-    `labels` are in [0, 1]: 1 is right, 0 is wrong, None is not labelled. If the prompt is empty,
-    the first step contains the question.
-    """
-
-    prompt: Messages
-    steps: tuple[str, ...]
-    labels: tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class PromptRow:
-    """A prompt without a response, and what else its row says, e.g. the right answer."""
-
-    prompt: Messages
-    columns: Mapping[str, Any] = field(default_factory=dict, repr=False)  # a copy without them, too
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ def _table_rows(kind: RowKind[Any], table: Table, mapped: Mapping[str, str]) -> 
         yield Row(by_name, f"{table.origin}, row {number}", renamed, filled, kept)
     if left_out:
         log.warning(
-            "%s: %s hold more than texts, numbers, lists and mappings; rewards do not see that",
+            "%s: %s hold more than texts, numbers, lists and mappings; rewards do not get these",
             table.origin,
             ", ".join(sorted(left_out)),
         )

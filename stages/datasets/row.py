@@ -114,7 +114,7 @@ class Row:
 
 
 def is_json_like(value: object) -> bool:
-    """Whether JSON has a word for the value, and for everything in it."""
+    """Whether JSON can represent the value and everything in it."""
     if isinstance(value, list | tuple):
         return all(map(is_json_like, value))
     if isinstance(value, Mapping):

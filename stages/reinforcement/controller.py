@@ -1,4 +1,4 @@
-"""The controller of PPO, top to bottom.
+"""The control loop of PPO.
 
 Prompts -> rollouts -> rewards -> experience -> update -> weight sync.
 """
@@ -57,7 +57,7 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
 
 
 def _round(config: PpoConfig, models: PpoModels, number: int) -> dict[str, float]:
-    """Make one round; the engine first gets the weights that the round before left."""
+    """Run one round; first the rollout engine gets the policy's current weights."""
     started = time.monotonic()
     sync(models.rollout_engine, models.policy.model, number)
     prompts = _prompts(config, models.prompts, number)
@@ -79,7 +79,7 @@ def _round(config: PpoConfig, models: PpoModels, number: int) -> dict[str, float
 
 
 def _prompts(config: PpoConfig, prompts: Sequence[Prompt], number: int) -> list[Prompt]:
-    """Prompts of a round."""
+    """Return the prompts of a round."""
     epochs = config.steps * config.prompts_per_step / len(prompts)
     indices = batch_indices(
         len(prompts), config.prompts_per_step, epochs, seed=config.seed, step=number
@@ -124,7 +124,7 @@ def _require_same_policy(
     scored: Sequence[ScoredRollout],
     experience: Experience,
 ) -> LogprobGap:
-    """Stop if the engine sampled from another policy than the one that is trained."""
+    """Raise if the rollout engine did not sample from the trained policy."""
     gap = logprob_gap(
         models.policy.model,
         [s.rollout for s in scored],
@@ -140,7 +140,7 @@ def _require_same_policy(
 def _update(
     config: PpoConfig, models: PpoModels, experience: Experience, number: int
 ) -> dict[str, float]:
-    """Train policy and critic; in the first rounds the critic only, if asked for."""
+    """Train policy and critic; in the first `critic_warmup_steps` rounds only the critic."""
     minibatches = _minibatches(config, len(experience.batch.input_ids), number)
     first_step = number * len(minibatches)
     learns = number >= config.critic_warmup_steps
@@ -172,7 +172,7 @@ def _describe(scored: Sequence[ScoredRollout], experience: Experience) -> dict[s
 
 
 def _summary(curve: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
-    """From the whole curve on disk, which a resumed attempt has too."""
+    """Average the last metrics of the full curve on disk, which includes earlier attempts."""
     points = [line["metrics"] for line in curve]
     tail = points[-max(1, steps // 10) :]
     means = {name: fmean(p[f"ppo/{name}"] for p in tail) for name in FINAL_METRICS}

@@ -28,7 +28,7 @@ def make_experience(
     pad_id: int,
     device: torch.device,
 ) -> Experience:
-    """Compute everything that needs the whole round, before it is cut.
+    """Compute everything that needs the whole round, before it is split into micro-batches.
 
     Args:
         scored: B rollouts with rewards.
@@ -36,11 +36,11 @@ def make_experience(
         reference: batch -> log-probabilities [B, T].
         critic: batch -> values [B, T].
         kl_estimator: (log-probabilities, reference's [B, T]) -> nats [B, T].
-        kl_coef: price of one nat.
-        gamma: discount.
-        gae_lambda: of GAE.
-        pad_id: padding token.
-        device: where the tensors live.
+        kl_coef: penalty per nat of KL.
+        gamma: discount factor.
+        gae_lambda: lambda of GAE.
+        pad_id: id of the padding token.
+        device: device of the tensors.
 
     Returns:
         Experience whose advantages have mean 0 and variance 1 over the round's tokens.

@@ -1,4 +1,4 @@
-"""The models of PPO as plain classes that know nothing of where they run.
+"""Models of PPO as plain classes, independent of stage and config.
 
 Shapes: B sequences, T tokens.
 """
@@ -19,12 +19,12 @@ from training_core.types import Batch, Experience
 
 
 class FrozenModel:
-    """A model that only answers: per-token numbers [B, T] for a batch, a few sequences at a time.
+    """A model without training: computes one number per token, [B, T], in micro-batches.
 
     Args:
         model: on its device.
         ask: (model, batch) -> [B, T], zero outside the loss mask.
-        micro_batch_tokens: padded tokens at once.
+        micro_batch_tokens: padded tokens in a micro-batch, at most.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class FrozenModel:
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
-        """Answer for every sequence of `batch`."""
+        """Compute the numbers for every sequence of `batch`."""
         answers = torch.zeros(
             batch.input_ids.shape, dtype=torch.float32, device=batch.input_ids.device
         )
@@ -54,9 +54,9 @@ class Learner:
     """A model that is trained on experience: the policy or the critic.
 
     Args:
-        engine: holds the model.
+        engine: contains the model.
         objective: its loss on a micro-batch of experience.
-        micro_batch_tokens: padded tokens at once.
+        micro_batch_tokens: padded tokens in a micro-batch, at most.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class Learner:
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The trained model."""
         return self.engine.model
 
     def update(
         self, experience: Experience, minibatches: Sequence[Sequence[int]], first_step: int
     ) -> Mapping[str, float]:
-        """Make one optimizer step per minibatch.
+        """Run one optimizer step per minibatch.
 
         Args:
-            experience: a whole round.
+            experience: experience of a round.
             minibatches: rows of each optimizer step.
-            first_step: optimizer steps done before.
+            first_step: number of optimizer steps done before.
 
         Returns:
             The metrics, averaged over the steps.
@@ -97,10 +97,10 @@ class Learner:
 
 
 def policy_logprobs(model: nn.Module, temperature: float, budget_tokens: int) -> FrozenModel:
-    """Build the asker for log-probabilities at the sampling temperature."""
+    """Build a model that returns log-probabilities at the sampling temperature."""
     return FrozenModel(model, lambda m, b: logprobs(m, b, temperature=temperature), budget_tokens)
 
 
 def critic_values(model: nn.Module, budget_tokens: int) -> FrozenModel:
-    """Build the asker for values."""
+    """Build a model that returns values."""
     return FrozenModel(model, token_values, budget_tokens)

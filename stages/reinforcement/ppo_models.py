@@ -1,4 +1,4 @@
-"""Everybody who takes part in PPO: loaded, on one device, and ready for the first round."""
+"""Load the models, the reward and the rollout engine of PPO."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from training_core.types import Prompt
 
 @dataclass(frozen=True)
 class PpoModels:
-    """The four models of PPO, what samples, and what is asked.
+    """Models, prompts, reward and rollout engine of PPO.
 
     Attributes:
-        tokenizer: the policy's.
-        prompts: all of them.
+        tokenizer: tokenizer of the policy.
+        prompts: all prompts.
         reward: scores rollouts.
         reference: frozen.
-        policy: what is trained.
-        critic: what is trained beside it.
+        policy: trained.
+        critic: trained.
         rollout_engine: samples from the policy.
-        device: of every model that is trained.
+        device: device of the trained models.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -51,7 +51,7 @@ class PpoModels:
 
 
 def load_ppo_models(config: PpoConfig, inputs: Inputs) -> PpoModels:
-    """Load what the inputs name; without a reward model the critic starts from the policy."""
+    """Load everything; without the input `reward_model` the critic starts from the policy."""
     device, budget = best_device(), config.micro_batch_tokens
     tokenizer = hub.load_tokenizer(inputs["policy"])
     policy = hub.load_policy(inputs["policy"]).to(device)

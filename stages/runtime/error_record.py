@@ -1,4 +1,4 @@
-"""What a stage's process leaves behind about its own end; light, so that a flow can read it."""
+"""The file `error.json` of a stage's process; imports no torch, because flows read it."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def write_error(attempt: Attempt, code: int, error: Exception) -> None:
 
 
 def read_error(attempt: Attempt) -> dict[str, str] | None:
-    """Return what `error.json` of an attempt says, or None."""
+    """Return the content of an attempt's `error.json`, or None if there is none."""
     return json.loads(attempt.error.read_text()) if attempt.error.exists() else None

@@ -1,4 +1,4 @@
-"""What every process that runs a stage does around it: log, signals, threads, and how it ends."""
+"""Log, signals, threads and exit code of every process that runs a stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger("ratchet")
 
 
 def execute(request: Request, config: StageConfig, context: Context) -> Result:
-    """Run the stage of a request with the threads that its config reserves."""
+    """Run the stage of a request with as many threads as its config reserves CPUs."""
     rank = context.dist_info
     log.info(
         "stage %s, key %s, attempt %s, rank %d of %d",
@@ -30,24 +30,24 @@ def execute(request: Request, config: StageConfig, context: Context) -> Result:
     _use_threads(config)
     inputs = {role: Path(directory) for role, directory in request.inputs.items()}
     tell_transformers_to_do_without()  # before the page imports it
-    page = import_module(f"stages.{request.stage}")  # only now, because it loads torch
+    page = import_module(f"stages.{request.stage}")  # imported here because it loads torch
     return page.run(config, inputs, context)
 
 
 def stop_on_sigterm() -> Event:
-    """Return an event that SIGTERM sets from now on, instead of ending this process."""
+    """Let SIGTERM set an event instead of ending this process, and return the event."""
     stop = Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     return stop
 
 
 def report(error: Exception, attempt: Attempt) -> ExitCode:
-    """Log why the process ends, write it to `error.json`, and return its exit code."""
+    """Log the error that ends the process, write `error.json`, and return the exit code."""
     code = code_of(error)
     log.error("%s: %s", type(error).__name__, error, exc_info=isinstance(error, OSError))
     try:
         write_error(attempt, code, error)
-    except OSError as second:  # a full disk; the exit code says it, too
+    except OSError as second:  # e.g. a full disk; the exit code states the cause, too
         log.error("error.json was not written: %s", second)
     return code
 

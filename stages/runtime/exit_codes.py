@@ -1,6 +1,6 @@
-"""Why a stage's process ended: one table for the process, its workers and the task that follows it.
+"""Exit codes: one table for a stage's process, its workers and the task that follows it.
 
-Light, so that a flow can read it.
+Imports no torch, because flows import this module.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from training_core.errors import (
 
 
 class ExitCode(IntEnum):
-    """What a stage's process ends with."""
+    """Exit code of a stage's process."""
 
     DONE = 0
-    UNCAUGHT = 1  # Python's own
+    UNCAUGHT = 1  # Python's own exit code
     LOST_THE_RACE = 10
     BAD_INPUT = 20
     NON_FINITE = 30
@@ -43,11 +43,11 @@ class Ending:
 
     Attributes:
         code: its exit code.
-        causes: errors in the process that end it so.
-        becomes: what the task that follows it raises, if there is no manifest then.
-        words: for people.
-        may_be_an_echo: a worker may end so only because another one has failed, so that the others'
-            codes say more.
+        causes: errors in the process that lead to this exit code.
+        becomes: class of the error that the following task raises if there is no manifest.
+        words: description for people.
+        may_be_an_echo: True if a worker may end like this only because another worker failed; the
+            exit codes of the other workers are then more informative.
     """
 
     code: ExitCode
@@ -58,7 +58,7 @@ class Ending:
 
     @property
     def is_transient(self) -> bool:
-        """Whether another try may succeed, so that the task is to make it."""
+        """Whether the task retries, because another attempt may succeed."""
         return issubclass(self.becomes, TransientError)
 
 
@@ -67,8 +67,8 @@ ENDINGS: tuple[Ending, ...] = (
     Ending(
         ExitCode.UNCAUGHT,
         (),
-        InputError,  # another try would meet the bug or the missing package again
-        "an error that nothing foresaw",
+        InputError,  # a retry would meet the same bug or missing package
+        "an unexpected error",
         may_be_an_echo=True,
     ),
     Ending(ExitCode.LOST_THE_RACE, (), TransientError, "another attempt finished first"),
@@ -85,20 +85,22 @@ ENDINGS: tuple[Ending, ...] = (
         ExitCode.TRANSIENT,
         (TransientError,),
         TransientError,
-        "a fault of the machinery around it",
+        "a failure outside the stage, e.g. of the network",
         may_be_an_echo=True,
     ),
-    Ending(ExitCode.STOPPED, (StoppedError,), TransientError, "asked to stop, and saved"),
+    Ending(
+        ExitCode.STOPPED, (StoppedError,), TransientError, "stopped on request, with a checkpoint"
+    ),
 )
 
 
 def ending_of(code: int | None) -> Ending | None:
-    """Return the row of an exit code; None for one that is not ours, e.g. of a killed process."""
+    """Return the entry of an exit code; None for other exit codes, e.g. of a killed process."""
     return next((ending for ending in ENDINGS if ending.code == code), None)
 
 
 def code_of(error: Exception) -> ExitCode:
-    """Return what a process ends with after `error`; TRANSIENT where the table does not say."""
+    """Return the exit code for `error`; TRANSIENT if the table does not contain its class."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ExitCode.DISK_FULL
     found = (ending.code for ending in ENDINGS if isinstance(error, ending.causes))

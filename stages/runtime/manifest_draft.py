@@ -1,4 +1,4 @@
-"""The manifest of what an attempt has just made, not yet published."""
+"""The manifest of an attempt's output, before it is published."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from training_core.errors import NonFiniteError
 def draft_manifest(
     request: Request, config: StageConfig, result: Result, attempt: Attempt, *, started: float
 ) -> Manifest:
-    """Record what a stage made, its files made durable first.
+    """Describe the output of a stage; its files are first written to disk with fsync.
 
     Args:
-        request: what was asked for.
+        request: request of the attempt.
         config: validated.
-        result: what the stage returned.
+        result: returned by the stage.
         attempt: holds the artifact.
-        started: Unix time at which the process began.
+        started: Unix time at which the process started.
 
     Raises:
         NonFiniteError: if a metric of the result is NaN or infinite.

@@ -23,7 +23,7 @@ class FileSink:
     """Writes `metrics.jsonl` (one line per step) and `progress.json`.
 
     Args:
-        attempt: where the files go.
+        attempt: the files are written into its directory.
         stage: put before each metric's name, as in `ppo/reward`.
     """
 

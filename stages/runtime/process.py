@@ -1,6 +1,6 @@
 """One stage as an operating-system process: request in, manifest or error out.
 
-The exit code says why it ended.
+The exit code states why it ended.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ from training_core.errors import ConfigError, RatchetError
 log = logging.getLogger("ratchet")
 
 LOST_RANK = re.compile("gloo|NCCL|TCPStore|[Cc]onnection")
-"""What torch.distributed says, in a RuntimeError, when another rank has died."""
+"""Words in the RuntimeError of torch.distributed after another rank has died."""
 
 
 def run_request(path: Path) -> int:
     """Run the stage that the file `path` asks for and publish its manifest.
 
-    If it asks for several workers, this process starts them and waits; each of them comes here too,
-    with a RANK in its environment.
+    If the request needs several workers, this process starts them and waits. Each worker calls this
+    function, too, with RANK in its environment.
 
     Returns:
-        An `ExitCode`; errors that Ratchet knows are also written to `error.json` beside the
-        request.
+        An `ExitCode`; errors of known classes are also written to `error.json` next to the request.
     """
     attempt = Attempt(path.resolve().parent)
     log_to(attempt.log_of(int(os.environ.get("RANK", "0"))))
@@ -77,7 +76,7 @@ def run_request(path: Path) -> int:
     except RuntimeError as error:
         if dist_info.is_single_process or not LOST_RANK.search(str(error)):
             raise
-        log.error("another rank is gone: %s", error)  # it says why itself
+        log.error("another rank is gone: %s", error)  # that rank reports the cause
         return ExitCode.TRANSIENT
     log.info("done in %.1f s", time.time() - started) if won else log.info(
         "another attempt finished first"
@@ -86,7 +85,7 @@ def run_request(path: Path) -> int:
 
 
 def _run(request: Request, config: StageConfig, context: Context, started: float) -> bool:
-    """Run the stage; the first rank publishes."""
+    """Run the stage; only the first rank publishes."""
     result = execute(request, config, context)
     if not context.dist_info.is_first:
         shutil.rmtree(context.artifact_dir.parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Stage processes as Ray jobs; with `ray_workers` the only door to Ray."""
+"""Stage processes as Ray jobs; only this module and `ray_workers` import Ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers of one stage as Ray actors; with `ray_cluster` the only door to Ray."""
+"""The workers of one stage as Ray actors; only this module and `ray_cluster` import Ray."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ T = TypeVar("T")
 
 
 class RemoteMethod(Protocol[P, T]):
-    """A method of an actor elsewhere."""
+    """A method of a remote actor."""
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[T]:
-        """Call it; `ray.get` waits for the answer."""
+        """Call it; `ray.get` waits for the result."""
         ...
 
 
 class WorkerHandle(Protocol):
-    """A `WorkerActor` elsewhere."""
+    """A remote `WorkerActor`."""
 
     place: RemoteMethod[[], tuple[str, int]]
     start: RemoteMethod[[str, str, Mapping[str, str]], None]
@@ -44,14 +44,14 @@ class WorkerHandle(Protocol):
 
 
 class RayWorkerGroup:
-    """Workers of one stage on the cluster whose job this process is, each in a bundle of its own.
+    """Workers of one stage on the Ray cluster that runs this process, each in its own bundle.
 
-    Ray places them and restarts nothing.
+    Ray places the workers, but does not restart them.
 
     Args:
-        request: for `python -m stages`.
-        resources: of each worker.
-        stop: set when nobody waits for the stage any more; the workers are then not started.
+        request: argument of `python -m stages`.
+        resources: resources of each worker.
+        stop: set if the stage must stop; the workers are then not started.
     """
 
     def __init__(self, request: Path, resources: ResourcesConfig, stop: Event) -> None:
@@ -62,7 +62,7 @@ class RayWorkerGroup:
         self._group = placement_group([bundle] * resources.num_workers, strategy="PACK")
         while not self._group.wait(timeout_seconds=1):
             if stop.is_set():
-                raise StoppedError("stopped while waiting for room on the cluster")
+                raise StoppedError("stopped while waiting for free resources on the cluster")
         self._actors = [self._place(bundle, rank) for rank in range(resources.num_workers)]
         self._start(request)
 
@@ -86,7 +86,7 @@ class RayWorkerGroup:
         address, port = ray.get(self._actors[0].place.remote())
         world_size = len(self._actors)
         started = [
-            # Ray shows each worker only its own GPUs, so that the first is always its own.
+            # Ray shows each worker only its own GPUs, so its GPU always has index 0.
             actor.start.remote(
                 str(request),
                 str(Path.cwd()),
@@ -97,16 +97,16 @@ class RayWorkerGroup:
         ray.get(started)
 
     def poll(self) -> Sequence[int | None]:
-        """Exit codes so far; a worker whose node is lost is TRANSIENT."""
+        """Return the exit codes so far; TRANSIENT for a worker whose node is lost."""
         return [_answer(actor.poll.remote, int(ExitCode.TRANSIENT)) for actor in self._actors]
 
     def send(self, number: int) -> None:
-        """Send a signal to every worker that lives."""
+        """Send a signal to every running worker."""
         for actor in self._actors:
             _answer(partial(actor.send.remote, number), None)
 
     def close(self) -> None:
-        """Kill whoever is left and free the bundles."""
+        """Kill the remaining workers and free the bundles."""
         import ray
         from ray.util.placement_group import remove_placement_group
 
@@ -118,16 +118,16 @@ class RayWorkerGroup:
 
 
 def _join_cluster() -> None:
-    """Connect to the cluster whose job this process is."""
+    """Connect to the Ray cluster that runs this process."""
     import ray
 
     on_sigterm = signal.getsignal(signal.SIGTERM)
     ray.init(address="auto", log_to_driver=True)
-    signal.signal(signal.SIGTERM, on_sigterm)  # Ray puts its own in place, which exits at once
+    signal.signal(signal.SIGTERM, on_sigterm)  # because Ray installs a handler that exits at once
 
 
 def _answer(ask: Callable[[], ObjectRef[T]], if_lost: T) -> T:
-    """What an actor answers, or `if_lost` if its node is gone."""
+    """Return the result of a remote call, or `if_lost` if the node is gone."""
     import ray
     from ray.exceptions import RayActorError
 
@@ -139,28 +139,28 @@ def _answer(ask: Callable[[], ObjectRef[T]], if_lost: T) -> T:
 
 
 class WorkerActor:
-    """Runs in a bundle and holds one worker's process."""
+    """Runs in a bundle and starts the process of one worker."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def place(self) -> tuple[str, int]:
-        """Address of this machine and a free port on it."""
+        """Return the address of this machine and a free port on it."""
         import ray
 
         return ray.util.get_node_ip_address(), free_port()
 
     def start(self, request: str, folder: str, environment: Mapping[str, str]) -> None:
-        """Start the worker where the job runs."""
+        """Start the worker in the working directory of the job."""
         os.chdir(folder)
         self._process = start_worker(Path(request), environment)
 
     def poll(self) -> int | None:
-        """Its exit code; None while it lives, or is not started."""
+        """Return the exit code; None while the process runs, or before it is started."""
         return None if self._process is None else self._process.poll()
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 

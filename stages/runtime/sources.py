@@ -26,9 +26,9 @@ Paths = str | tuple[str, ...]
 
 
 def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted field, path or glob) of all local data that `block` names, at any depth.
+    """Yield (dotted field, path or glob) of all local data in `block`, at any depth.
 
-    That is every field `path`, except the one of a Python reward, which names code.
+    These are all fields `path`, except the one of a Python reward, which names code.
     """
     for place, below in _blocks_at(block, prefix):
         paths = _paths_of(below)
@@ -39,7 +39,7 @@ def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str
 
 
 def code_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, PythonRewardConfig]]:
-    """Yield (dotted field, block) of all code of one's own that `block` names, at any depth."""
+    """Yield (dotted field, config) of all Python rewards in `block`, at any depth."""
     for place, below in _blocks_at(block, prefix):
         if isinstance(below, PythonRewardConfig):
             yield f"{place}path", below
@@ -50,7 +50,7 @@ def _paths_of(block: BaseModel) -> Paths:
 
 
 def _blocks_at(block: BaseModel, prefix: str) -> Iterator[tuple[str, BaseModel]]:
-    """Yield (where its fields are, block) of `block` and everything below it."""
+    """Yield (prefix of its fields, block) of `block` and of all blocks in it."""
     yield prefix, block
     for name in type(block).model_fields:
         for key, below in _blocks_in(getattr(block, name), name):
@@ -141,7 +141,7 @@ def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
 
 
 def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:
-    """Describe every named file, directory or function that is not there."""
+    """Describe every named file, directory or function that does not exist."""
     data = [
         f"{field}: there is no file or directory {path}; "
         "set data_root (or RATCHET_SHARED) to where the data is"

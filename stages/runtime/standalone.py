@@ -1,7 +1,7 @@
-"""One stage by itself, as a person starts it under a debugger: no flow, no store, no services.
+"""Run one stage without flow, store and services, e.g. under a debugger.
 
-Its folder is an attempt in no store: `artifact/`, `metrics.jsonl`, `checkpoints/`, `log.txt`, and
-`manifest.json` once it is done. The same command again resumes what is not.
+Its folder is an attempt outside a store: `artifact/`, `metrics.jsonl`, `checkpoints/`, `log.txt`,
+and `manifest.json` after the end. The same command resumes an unfinished run.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ log = logging.getLogger("ratchet")
 def run_standalone(
     stage: str, config_file: Path, inputs: Mapping[str, Path], out: Path
 ) -> ExitCode:
-    """Run a stage in this process and say what it made.
+    """Run a stage in this process and print its results.
 
     Args:
-        stage: its name.
-        config_file: YAML of the stage's config; relative paths in it start from its folder.
+        stage: name of the stage.
+        config_file: the stage's config as YAML; relative paths in it start from its folder.
         inputs: directories by role.
-        out: folder of the result; made if it is not there.
+        out: folder of the result; created if it does not exist.
 
     Returns:
-        Why it ended. Errors that Ratchet knows are told on standard error, or in the log once that
-        is open.
+        The exit code. Errors of known classes are printed on standard error; after the log is open,
+        they are logged.
     """
     attempt, started = Attempt(out.resolve()), time.time()
     try:
@@ -77,7 +77,7 @@ def read_config(spec: StageRecord, path: Path) -> StageConfig:
     """Read a stage's config from a YAML file.
 
     Raises:
-        ConfigError: if it is not one; every wrong key and value is named.
+        ConfigError: if the file is not a valid config; the message names all wrong keys and values.
     """
     try:
         content = yaml.safe_load(path.read_text())
@@ -100,8 +100,8 @@ def read_config(spec: StageRecord, path: Path) -> StageConfig:
 def _request_for(spec: StageRecord, config: StageConfig, inputs: Mapping[str, Path]) -> Request:
     if config.resources.num_workers > 1:
         raise ConfigError(
-            f"resources.num_workers is {config.resources.num_workers}, and here a stage runs in "
-            "one process, so that a debugger can follow it; set it to 1"
+            f"resources.num_workers is {config.resources.num_workers}, but a stage by itself "
+            "runs in one process, for a debugger; set it to 1"
         )
     spec.require_roles(inputs)
     for role, directory in inputs.items():
@@ -127,7 +127,7 @@ def _request_for(spec: StageRecord, config: StageConfig, inputs: Mapping[str, Pa
 
 
 def _claim(attempt: Attempt, request: Request) -> None:
-    """Write the request into a folder that is new, or holds an unfinished run of the same key."""
+    """Write the request into a new folder, or into one with an unfinished run of the same key."""
     folder, otherwise = attempt.directory, "choose another --out, or delete that folder"
     if (folder / MANIFEST).exists():
         raise ConfigError(f"{folder} holds a finished run; {otherwise}")

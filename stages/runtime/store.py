@@ -111,15 +111,15 @@ class Store:
         return self.root / "stages" / stage / key
 
     def attempt(self, stage: str, key: str, name: str) -> Attempt:
-        """One attempt at a stage key, made or not."""
+        """Return an attempt at a stage key; it need not exist."""
         return Attempt(self._attempts_dir(stage, key) / name)
 
     def attempts(self, stage: str, key: str) -> list[Attempt]:
-        """The attempts at a stage key, newest first."""
+        """Return the attempts at a stage key, newest first."""
         return attempts_below(self._attempts_dir(stage, key))
 
     def attempt_of(self, manifest: Manifest) -> Attempt:
-        """The attempt that made what a manifest records."""
+        """Return the attempt that wrote the artifact of a manifest."""
         return self.attempt(manifest.stage, manifest.key, manifest.attempt)
 
     def artifact_dir(self, manifest: Manifest) -> Path:
@@ -176,7 +176,7 @@ class Store:
         path = directory / MANIFEST
         if path.exists():
             path.rename(directory / f"manifest.set-aside-{time.time_ns()}.json")
-        for attempt in self.attempts(stage, key):  # with its checkpoints the stage would resume
+        for attempt in self.attempts(stage, key):  # with its checkpoints, the stage would resume
             if attempt.checkpoints.exists():
                 attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
 

@@ -32,7 +32,7 @@ def open_sinks(attempt: Attempt, request: Request, logging: LoggingConfig) -> It
     """Open the file sink, and those that `logging` asks for; close them when the body ends.
 
     Args:
-        attempt: where their files go.
+        attempt: their files are written into its directory.
         request: names stage and key.
         logging: which ones.
 
@@ -88,7 +88,7 @@ class TensorBoardSink:
     """Event files in `<attempt>/tensorboard`, which a resumed stage writes anew, whole.
 
     Args:
-        attempt: where they go.
+        attempt: the event files are written into its directory.
         stage: put before each metric's name.
     """
 
@@ -134,7 +134,7 @@ class WandbSink:
     the first. The key of the service is the node's own (WANDB_API_KEY).
 
     Args:
-        attempt: where its files go.
+        attempt: its files are written into its directory.
         request: names stage and key, and holds the config that is shown with the run.
         settings: project and mode.
     """

@@ -1,7 +1,7 @@
-"""Where the function of a Python reward is, found without running any of its code.
+"""Find the source of a Python reward without running it.
 
-Its digest stands for everything that is looked at here: the whole file, or, for a module in a
-package, every file of the package, since a module may import its neighbours.
+Its digest covers the whole file. For a module in a package it covers every file of the package,
+because a module may import other modules of its package.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Code:
     """Python source.
 
     Attributes:
-        file: that the function is in.
-        folders: of the package that the file belongs to; none for a file that stands by itself.
+        file: contains the function.
+        folders: folders of the file's package; empty if the file belongs to no package.
     """
 
     file: Path
@@ -31,17 +31,17 @@ class Code:
 
 
 def problem_in(config: PythonRewardConfig) -> str | None:
-    """Say why the function cannot be there, or return None."""
+    """Describe why the function cannot be found, or return None."""
     code = _locate(config.code)
     if code is None and isinstance(config.code, Path):
         return (
             f"there is no file {config.code}; "
-            "set data_root (or RATCHET_SHARED) to where the data is"
+            "set data_root (or RATCHET_SHARED) to the folder of the data"
         )
     if code is None:
         return (
             f"there is no Python module '{config.code}'; install its package into this "
-            "environment, put it on PYTHONPATH, or name a file, as in file.py:function"
+            "environment, add it to PYTHONPATH, or name a file, e.g. file.py:function"
         )
     try:
         tree = ast.parse(code.file.read_bytes())
@@ -53,7 +53,7 @@ def problem_in(config: PythonRewardConfig) -> str | None:
 
 
 def digest_of_code(config: PythonRewardConfig) -> str:
-    """Digest the function's name and the source that it is in; the code must be there."""
+    """Digest the function's name and its source, which must exist."""
     code = _locate(config.code)
     if code is None:
         raise FileNotFoundError(config.code)
@@ -78,10 +78,10 @@ def _locate(code: Path | str) -> Code | None:
     importlib.invalidate_caches()
     top, *below = code.split(".")
     try:
-        spec = find_spec(top)  # of the top alone, because finding a module imports all above it
-    except ValueError:  # a module that did not come from a file
+        spec = find_spec(top)  # only the top package, because find_spec imports all parent packages
+    except ValueError:  # a module that was not loaded from a file
         return None
-    if spec is None or top == "__main__":  # which is another module in each process
+    if spec is None or top == "__main__":  # `__main__` is a different module in each process
         return None
     if spec.submodule_search_locations is None:
         is_plain = not below and (spec.origin or "").endswith(".py")
@@ -96,7 +96,7 @@ def _locate(code: Path | str) -> Code | None:
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
-    """Every name that the code gives to something; `*` where it imports all names of a module."""
+    """Yield every name that the code defines; `*` if it imports all names of a module."""
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():

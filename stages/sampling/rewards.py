@@ -1,6 +1,6 @@
-"""The table of rewards: from a config's `name` to what scores rollouts.
+"""The table of rewards: builds a reward from its config.
 
-A new reward is a row here and a block in `stages.configs.reward_config`.
+A new reward needs an entry here and a config class in `stages.configs.reward_config`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def build_reward(config: RewardConfig, inputs: Inputs, *, micro_batch_tokens: in
     """Build the reward that a config describes.
 
     Args:
-        config: names a row of `REWARDS`.
-        inputs: what the graph gives the stage.
-        micro_batch_tokens: padded tokens that a model scores at once.
+        config: its `name` selects an entry of `REWARDS`.
+        inputs: inputs of the stage.
+        micro_batch_tokens: padded tokens in a micro-batch of a reward model, at most.
 
     Raises:
-        ConfigError: if it is the reward model and the graph gives none, or a function that cannot
-            be imported or called.
+        ConfigError: if the stage has no input `reward_model` but needs it, or if a Python function
+            cannot be imported or called.
     """
     return REWARDS[config.name](config, inputs, micro_batch_tokens)
 
@@ -66,4 +66,4 @@ REWARDS: Mapping[str, Callable[..., Reward]] = {
     "reward_model": _reward_model,
     "python": _python,
 }
-"""Name of each reward -> what builds it from (config, inputs, micro-batch tokens)."""
+"""Name of a reward -> function that builds it: (config, inputs, micro-batch tokens) -> reward."""

@@ -1,4 +1,4 @@
-"""Prompts to rollouts, for every stage that samples from a policy."""
+"""From prompts to rollouts, for all stages that sample from a policy."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def sample_and_score(
         One group per prompt; unscored rollouts are missing from it.
     """
     rollouts = config.rollouts
-    reward = build_reward(config.reward, inputs)  # first: what is wrong with it is cheap to see now
+    reward = build_reward(config.reward, inputs)  # first, to fail early if it is wrong
     tokenizer = hub.load_tokenizer(inputs["policy"])
     policy = hub.freeze(hub.load_policy(inputs["policy"])).to(best_device())
     engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)

@@ -36,16 +36,16 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """All that a stage needs to go on where it was: saved between two steps, loaded at the start.
+    """Save the state of a training stage between two steps, and load it at the start.
 
     Attributes:
-        context: where checkpoints are, and who writes them.
+        context: knows the folder of the checkpoints and the rank that writes them.
         models: by name.
-        engines: by name; each makes its own model whole.
-        keep: newest checkpoints that stay.
-        parts: what else has a state, by name.
-        keep_gib: size in GiB beyond which old ones go.
-        protected: gives the steps whose checkpoints stay.
+        engines: by name; each can gather the weights of its model.
+        keep: number of newest checkpoints to keep.
+        parts: other objects with a state, by name.
+        keep_gib: total size in GiB; beyond it old checkpoints are deleted.
+        protected: returns the steps whose checkpoints are never deleted.
     """
 
     context: Context
@@ -57,10 +57,10 @@ class Checkpoints:
     protected: Callable[[], Sequence[int]] = tuple
 
     def resume(self) -> int:
-        """Load the newest checkpoint of this or an earlier attempt that is sound, and its curves.
+        """Load the newest intact checkpoint of this or an earlier attempt, and its curves.
 
         Returns:
-            Steps already done; 0 if there is no sound checkpoint.
+            Number of steps already done; 0 if there is no intact checkpoint.
         """
         context = self.context
         for candidate in checkpoint.complete_checkpoints(context.checkpoint_roots):
@@ -78,7 +78,7 @@ class Checkpoints:
         return 0
 
     def _restore(self, shards: Path, state: StateDict) -> None:
-        """Restore everything but the models' weights."""
+        """Restore everything except the models' weights."""
         for name, engine in self.engines.items():
             engine.load_state_dict(state["engines"][name])
             engine.load_shards(shards / name, self.context.attempt.universal)
@@ -87,7 +87,7 @@ class Checkpoints:
         _set_random_state(state["random"][self.context.dist_info.rank % len(state["random"])])
 
     def save(self, step: int) -> None:
-        """Write a checkpoint after `step`; on every rank at once."""
+        """Write a checkpoint after `step`; all ranks must call this together."""
         context = self.context
         with self._gathered():
             state = {
@@ -113,7 +113,7 @@ class Checkpoints:
 
     @contextmanager
     def _gathered(self) -> Iterator[None]:
-        """Let every model have all of its weights while the body runs."""
+        """Gather the weights of all models for the duration of the block."""
         with ExitStack() as stack:
             for engine in self.engines.values():
                 stack.enter_context(engine.gathered_weights())

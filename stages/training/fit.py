@@ -143,7 +143,7 @@ class _Fitting:
         return batch_of_whole
 
     def run(self, objective: Objective[M], batch_of: BatchOf[M], total: int) -> None:
-        """Make all steps that are not made yet."""
+        """Run all remaining steps."""
 
         def steps(first: int) -> Iterator[StepDone]:
             batches = (self._share(batch_of(step)) for step in range(first, total))

@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Reference:
-    """The frozen model that a policy is held near.
+    """The frozen reference model of a policy.
 
     Attributes:
-        opened: gives the model; only called where no result is kept.
-        identity: names its weights and their precision, e.g. `sha256… float32`.
-        context: where results are kept.
+        opened: returns the model; called only if the cache has no result.
+        identity: digest and precision of its weights, e.g. `sha256… float32`.
+        context: has the folder of the cache.
     """
 
     opened: Callable[[], AbstractContextManager[LanguageModel]]
@@ -54,13 +54,13 @@ class Reference:
         columns: int,
         budget_tokens: int,
     ) -> Tensor:
-        """Compute, or find, the summed log-probability of every sequence.
+        """Compute the summed log-probability of every sequence, or read it from the cache.
 
         Args:
             collator: the items.
-            sequences: everything that the items are made of, in order; names the result.
-            columns: sequences per item.
-            budget_tokens: of a micro-batch.
+            sequences: all sequences of the items, in order; their digest is the cache key.
+            columns: number of sequences per item.
+            budget_tokens: padded tokens of a micro-batch, at most.
 
         Returns:
             [number of items, columns] float64 on the CPU.
@@ -69,7 +69,7 @@ class Reference:
         dist_info = self.context.dist_info
         known = _read(path) if path is not None and dist_info.is_first else None
         if (found := all_gather_object(known, dist_info)[0]) is not None:
-            log.info("the reference's log-probabilities are known already: %s", path)
+            log.info("the reference's log-probabilities are read from %s", path)
             return found
         with self.opened() as model:
             sums = over_all(
@@ -84,7 +84,7 @@ class Reference:
         return sums
 
     def _path(self, sequences: Sequence[Example]) -> Path | None:
-        """Where the result is kept; None keeps none."""
+        """Return the file of the result in the cache; None without a cache."""
         if self.context.cache_dir is None:
             return None
         return self.context.cache_dir / f"logprobs-{_digest(self.identity, sequences)}.safetensors"
@@ -95,22 +95,22 @@ def reference_of(
 ) -> Reference:
     """Return the input `reference` of a stage.
 
-    Where the policy is an adapter on it, it is the policy with the adapter off, and no second model
-    is loaded.
+    If the policy is an adapter on the reference, the reference is the policy with the adapter
+    disabled, and no second model is loaded.
 
     Args:
-        policy: as the stage starts with it.
+        policy: the policy at the start of the stage.
         inputs: directories, with `policy` and `reference`.
-        options: what the policy was loaded as.
-        seed: of the stage.
-        context: where results are kept, and what the inputs contain.
+        options: options with which the policy was loaded.
+        seed: seed of the stage.
+        context: has the folder of the cache and the digests of the inputs.
     """
     directory = inputs["reference"]
     lora = options.lora if inputs["policy"] == directory else None
 
     def opened() -> AbstractContextManager[LanguageModel]:
         if lora is not None:
-            from training_core.models.adapters import (  # noqa: PLC0415 - imports peft: seconds
+            from training_core.models.adapters import (  # noqa: PLC0415 - importing peft takes seconds
                 adapter_disabled,
             )
 

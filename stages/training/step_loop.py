@@ -1,4 +1,4 @@
-"""The body of every training stage: resume, make the steps that are left, log, save, stop."""
+"""The loop of every training stage: resume, run the remaining steps, log, save, stop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from training_core.errors import StoppedError
 
 @dataclass(frozen=True)
 class StepDone:
-    """What a stage has to say of a step that is made.
+    """What a stage reports after a step.
 
     Attributes:
         metrics: for the curves.
-        text: for whoever watches.
-        must_save: whether its state is saved now, e.g. because it is the best so far.
+        text: for the progress bar.
+        must_save: whether to save a checkpoint now, e.g. because the model is the best so far.
     """
 
     metrics: Mapping[str, float]
@@ -34,17 +34,18 @@ def make_steps(
     *,
     save_every: int,
 ) -> None:
-    """Make all steps that are not made yet.
+    """Run all remaining steps.
 
     Args:
-        steps: (steps already made) -> makes the others, and yields after each.
-        total: how many there are.
-        checkpoints: what the stage goes on from.
-        context: where curves go, and who asks to stop.
+        steps: (number of steps already done) -> iterator that runs the others and yields after
+            each.
+        total: number of all steps.
+        checkpoints: loads and saves the state of the stage.
+        context: receives the metrics, and knows whether the stage must stop.
         save_every: steps between checkpoints; the last step needs none.
 
     Raises:
-        StoppedError: after SIGTERM, once the state is saved.
+        StoppedError: after SIGTERM, when the checkpoint is saved.
     """
     first = checkpoints.resume()
     for step, done in enumerate(steps(first), first + 1):

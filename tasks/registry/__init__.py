@@ -1,9 +1,9 @@
-"""The one door to MLflow: runs that mirror a stage's curves, and model versions that people load.
+"""MLflow: runs with the curves of stages, and model versions. Only this package imports MLflow.
 
-Nothing here is the truth. The store's manifests are, and `Registry.resync` makes all of it again
-from them, except the promotions (see `tasks.ledger`). So every method may be called twice, by two
-processes at once, or after an outage. Every method that talks to the server raises `TransientError`
-if it cannot be reached, and `ConfigError` if it refuses.
+MLflow holds copies. `Registry.resync` creates them again from the store's manifests, except the
+promotions (see `tasks.ledger`). Therefore every method may be called twice, by two processes at
+once, or after an outage. Every method that talks to the server raises `TransientError` if the
+server cannot be reached, and `ConfigError` if it refuses the request.
 """
 
 from tasks.registry.registry import Registry

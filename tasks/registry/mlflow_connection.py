@@ -1,4 +1,4 @@
-"""An MLflow server, and its errors as ours."""
+"""The connection to an MLflow server; translates its errors into Ratchet's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training_core.errors import ConfigError, TransientError
 
 TOO_MANY_REQUESTS, SERVER_FAULT = 429, 500  # HTTP statuses
 
-# MLflow's own 7 retries hold a caller for four minutes when the server is away; ours are a task's.
+# MLflow's 7 retries would block for four minutes if the server is down; Prefect retries the task.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -27,7 +27,7 @@ class MlflowConnection:
 
     Args:
         tracking_uri: `http://host:port`, or `http://user:password@host:port`; model versions and
-            runs live on the same server.
+            runs are on the same server.
     """
 
     def __init__(self, tracking_uri: str) -> None:
@@ -37,11 +37,11 @@ class MlflowConnection:
 
 
 class Connected(Protocol):
-    """Whoever talks to a server."""
+    """An object with a connection to an MLflow server."""
 
     @property
     def mlflow(self) -> MlflowConnection:
-        """The server."""
+        """The connection."""
         ...
 
 
@@ -51,14 +51,14 @@ R = TypeVar("R")
 
 
 def translated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Raise Ratchet's errors where `method` raises MLflow's."""
+    """Replace MLflow's errors in `method` by Ratchet's."""
 
     @wraps(method)
     def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
         except MlflowException as error:
-            # Not chained: MLflow's own text repeats the address, with the password that is in it.
+            # Not chained, because MLflow's text contains the address with the password.
             status, found = error.get_http_status_code(), without_userinfo(str(error.message))
             if status >= SERVER_FAULT or status == TOO_MANY_REQUESTS:
                 raise TransientError(
@@ -72,7 +72,7 @@ def translated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
 
 @contextmanager
 def unless_it_exists() -> Iterator[None]:
-    """Ignore that another process made the same thing first."""
+    """Ignore the error if another process created the same object first."""
     try:
         yield
     except MlflowException as error:
@@ -81,5 +81,5 @@ def unless_it_exists() -> Iterator[None]:
 
 
 def milliseconds(seconds: float) -> int:
-    """Return MLflow's unit of time."""
+    """Convert seconds to milliseconds, MLflow's unit of time."""
     return int(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Registered models of MLflow: their versions, their aliases, and ledgers made of versions."""
+"""Registered models of MLflow: versions, aliases, and ledgers, which consist of versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RegisteredModels:
 
     Args:
         mlflow: the server.
-        store: where the files of their versions are.
+        store: holds the files of their versions.
     """
 
     def __init__(self, mlflow: MlflowConnection, store: Store) -> None:
@@ -41,7 +41,7 @@ class RegisteredModels:
         """Return the version that `models:/tiny.policy@champion` or `models:/tiny.policy/3` names.
 
         Raises:
-            ConfigError: if there is none; the message lists the aliases and versions there are.
+            ConfigError: if there is none; the message lists all aliases and versions.
         """
         match = re.fullmatch(r"models:/([^/@:']+)(?:@([\w-]+)|/(\d+))", reference)
         if match is None:
@@ -63,20 +63,20 @@ class RegisteredModels:
     def find_or_make(
         self, manifest: Manifest, lifecycle: str, step: str, run_id: str
     ) -> ModelVersionRef:
-        """Return the version of a finished stage's checkpoint; make it if there is none.
+        """Return the version of a finished stage's model; create it if there is none.
 
         Args:
-            manifest: of the stage.
-            lifecycle: `tiny` has `tiny.policy` and `tiny.reward-model`.
-            step: the stage's name in the lifecycle's flow.
-            run_id: the stage's run, whose artifacts the files are linked into.
+            manifest: manifest of the stage.
+            lifecycle: e.g. `tiny`, with the models `tiny.policy` and `tiny.reward-model`.
+            step: name of the stage in the lifecycle's flow.
+            run_id: run of the stage; the files are linked into its artifacts.
 
         Raises:
-            ConfigError: if artifacts do not go to a file:// folder.
+            ConfigError: if MLflow's artifacts are not in a file:// folder.
         """
         name = f"{lifecycle}.{MODEL_SUFFIX[manifest.kind]}"
         artifacts = self._client.get_run(run_id).info.artifact_uri
-        # By digest, because a stage whose files were lost may come out differently the second time.
+        # With the digest, because a stage whose files were lost may give another result.
         source = f"{artifacts}/checkpoint/{manifest.digest[:12]}"
         where = f"tags.stage_key = '{manifest.key}' and tags.digest = '{manifest.digest}'"
         with claim(self._store.root, lifecycle, manifest.stage, manifest.key, step=step):
@@ -89,7 +89,7 @@ class RegisteredModels:
 
     @translated
     def newest(self, name: str, step: str) -> int:
-        """Return the number of the newest version that a step made."""
+        """Return the number of a step's newest version."""
         return max(int(v.version) for v in self._search(name, f"tags.step = '{step}'"))
 
     # ------------------------------------------------------------------------- aliases
@@ -102,15 +102,15 @@ class RegisteredModels:
 
     @translated
     def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Let an alias name this version; of two processes at once the last one wins."""
+        """Point an alias to this version; of two processes at once the last one wins."""
         self._client.set_registered_model_alias(name, alias, str(number))
 
     @translated
     def hold_alias(self, name: str, alias: str, wanted: Callable[[], int | None]) -> None:
-        """Set an alias until it equals what `wanted` says afterwards.
+        """Set an alias to `wanted()` and repeat until both are equal.
 
-        MLflow cannot compare and set, so a slower process may overwrite with what was right before;
-        it then sees that itself, here, and sets the newer one.
+        MLflow has no compare-and-set. A slower process may set an outdated version; it then finds
+        the difference here and sets the newer version.
         """
         while (number := wanted()) != self.aliases(name).get(alias):
             if number is None:
@@ -122,7 +122,7 @@ class RegisteredModels:
 
     @translated
     def append(self, name: str, source: str, tags: Mapping[str, str]) -> None:
-        """Append an entry to the ledger `name`; the server numbers entries as they come."""
+        """Append an entry to the ledger `name`; the server numbers entries in order of arrival."""
         self._ensure_model(name)
         self._client.create_model_version(name, source, tags=dict(tags), await_creation_for=0)
 
@@ -133,10 +133,10 @@ class RegisteredModels:
             Entry(int(v.version), v.tags, v.creation_timestamp / 1000) for v in self._search(name)
         ]
 
-    # -------------------------------------------------------------------------- pieces
+    # -------------------------------------------------------------------------- private
 
     def _search(self, name: str, where: str = "") -> list[ModelVersion]:
-        """Return versions in their order; where a retried request made two, the first counts."""
+        """Return versions in order; if a retried request created two, the first counts."""
         query = f"name = '{name}'" + (f" and {where}" if where else "")
         found: list[ModelVersion] = []
         token = None

@@ -1,4 +1,4 @@
-"""The registry: finished stages of the store as runs and model versions of MLflow."""
+"""The registry: copies finished stages of the store to MLflow, as runs and model versions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from training_core.errors import IntegrityError
 
 
 class Registry:
-    """MLflow at `tracking_uri` as the mirror of `store`.
+    """A copy of `store` in the MLflow server at `tracking_uri`.
 
     Args:
         tracking_uri: `http://host:port`, or `http://user:password@host:port`; model versions and
-            runs live on the same server.
-        store: its root must be a path that whoever loads a model sees, too.
+            runs are on the same server.
+        store: its root must be a path that is valid for everyone who loads a model.
 
     Attributes:
         runs: of stages and flows, with their curves.
@@ -42,22 +42,23 @@ class Registry:
         flow_run_id: str | None = None,
         is_candidate: bool = False,
     ) -> ModelVersionRef | None:
-        """Make the checkpoint of a finished stage a model version, once, and complete its run.
+        """Register the model of a finished stage as a version, once, and complete its run.
 
         Args:
-            manifest: of the finished stage.
-            lifecycle: `tiny` registers into `tiny.policy` or `tiny.reward-model`.
-            step: the stage's name in this lifecycle's flow; its newest version gets it as alias.
-                None takes the manifest's, which is that of the flow that asked first.
-            flow_run_id: the Prefect run, for a tag of the MLflow run.
-            is_candidate: move the alias `candidate` here.
+            manifest: manifest of the finished stage.
+            lifecycle: e.g. `tiny`; registers in `tiny.policy` or `tiny.reward-model`.
+            step: name of the stage in this lifecycle's flow; the alias of its newest version. None
+                uses the step of the manifest, i.e. of the first flow that requested the stage.
+            flow_run_id: id of the Prefect run, for a tag of the MLflow run.
+            is_candidate: move the alias `candidate` to this version.
 
         Returns:
             The version; None for a dataset or an evaluation, which have only a run.
 
         Raises:
-            IntegrityError: if the artifact is not what the manifest says.
-            ConfigError: if the step cannot be an alias, or artifacts do not go to a file:// folder.
+            IntegrityError: if the artifact differs from the manifest.
+            ConfigError: if the step cannot be an alias, or MLflow's artifacts are not in a file://
+                folder.
         """
         step = step or manifest.step
         alias_of(step)
@@ -80,15 +81,17 @@ class Registry:
             if is_candidate:
                 self.models.set_alias(ref.name, "candidate", ref.version)
         with claim(self.store.root, lifecycle, manifest.stage, manifest.key, step=step):
-            self.runs.complete(run_id, manifest, flow_run_id)  # reads what is there, then adds
+            self.runs.complete(
+                run_id, manifest, flow_run_id
+            )  # reads the present parameters, then adds
         return ref
 
     def resync(self, lifecycle: str) -> list[ModelVersionRef]:
-        """Register every finished stage that the lifecycle ever asked for, oldest first.
+        """Register all finished stages that the lifecycle ever requested, oldest first.
 
         Raises:
-            IntegrityError: naming every artifact that is not what its manifest says; the others are
-                registered nevertheless.
+            IntegrityError: if artifacts differ from their manifests; the message names all of them.
+                The other stages are registered nevertheless.
         """
         refs, broken = [], []
         for manifest in self.store.manifests():

@@ -1,4 +1,4 @@
-"""MLflow runs: one for each stage of a lifecycle, with its curve, and one for each flow run."""
+"""MLflow runs: one per stage of a lifecycle, with its curves, and one per flow run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training_core.errors import ConfigError
 
 MIRRORED = "ratchet.mirrored_step"
 ATTEMPT = "ratchet.attempt"
-BATCH_METRICS = 999  # with the tag, the 1000 entities that MLflow takes in one request
+BATCH_METRICS = 999  # and one tag: MLflow accepts 1000 entities in one request
 BATCH_PARAMS = 100
 DATASET_DIGEST_LENGTH = 36  # MLflow's limit
 
@@ -35,7 +35,7 @@ class Runs:
 
     Args:
         mlflow: the server.
-        store: what they mirror.
+        store: source of the curves.
     """
 
     def __init__(self, mlflow: MlflowConnection, store: Store) -> None:
@@ -52,18 +52,18 @@ class Runs:
         attempt: str,
         started_at: float | None = None,
     ) -> str:
-        """Return the id of an attempt's run in a lifecycle; make it if there is none.
+        """Return the id of an attempt's run in a lifecycle; create it if there is none.
 
-        An attempt that resumes an unfinished one continues its run. A stage that is made anew
-        although it was finished has another run, so that its curve is not taken for mirrored.
+        An attempt that resumes an unfinished attempt continues its run. A finished stage that runs
+        again gets a new run, because its new curve must be copied, too.
 
         Args:
-            lifecycle: the experiment; made, too, with its artifacts below the store.
-            stage: the stage's name.
-            step: its name in the flow, and the run's.
+            lifecycle: name of the experiment; created if missing, with its artifacts in the store.
+            stage: name of the stage.
+            step: name of the stage in the flow, and of the run.
             key: the stage key.
             attempt: name of the attempt's directory.
-            started_at: Unix time that a new run begins with; None is now.
+            started_at: Unix time of the start of a new run; None means now.
         """
         experiment = self._experiment(lifecycle)
         with claim(self._store.root, lifecycle, stage, key, step=step):
@@ -86,20 +86,20 @@ class Runs:
     def mirror_metrics(
         self, run_id: str, metrics_jsonl: Path, *, is_complete: bool = False
     ) -> int | None:
-        """Copy what is new in a stage's growing `metrics.jsonl` into its run.
+        """Copy the new lines of a stage's growing `metrics.jsonl` into its run.
 
-        The tag `ratchet.mirrored_step` travels in the same request as the points up to that step,
-        and MLflow drops a point that it has, so an interruption neither loses nor doubles any.
+        The tag `ratchet.mirrored_step` is sent in the same request as the points up to that step,
+        and MLflow ignores duplicates. So an interruption neither loses nor duplicates points.
 
         Args:
             run_id: from `run_for`.
-            metrics_jsonl: lines of `{"step", "time", "metrics"}`, steps never decreasing; need not
-                exist yet.
-            is_complete: the file grows no more. Until then its newest step is held back, because
-                another line of that step may follow.
+            metrics_jsonl: lines of `{"step", "time", "metrics"}`; steps never decrease. The file
+                may not exist yet.
+            is_complete: whether the file is complete. If not, its newest step is not copied yet,
+                because another line of that step may follow.
 
         Returns:
-            The last step that the run has; None before the first.
+            The last copied step; None if there is none.
         """
         tags = self._client.get_run(run_id).data.tags
         mirrored = int(tags[MIRRORED]) if MIRRORED in tags else None
@@ -120,20 +120,20 @@ class Runs:
         page: Path,
         metrics: Mapping[str, float],
     ) -> str:
-        """Put a flow run's report and numbers into its one run; a second call replaces them.
+        """Write a flow run's report and metrics into its run; a second call replaces them.
 
         Args:
-            lifecycle: the experiment.
-            flow: the flow's name, and the run's.
-            flow_run_id: of Prefect; finds the run again.
-            page: the report's file.
-            metrics: what people compare lifecycles by.
+            lifecycle: name of the experiment.
+            flow: name of the flow, and of the run.
+            flow_run_id: id of the Prefect run; identifies the MLflow run.
+            page: file of the report.
+            metrics: numbers for the comparison of lifecycles.
 
         Returns:
             The address of the report in MLflow's user interface.
         """
         experiment = self._experiment(lifecycle)
-        # A stage's run has the tag flow_run_id, too; the kind tells them apart.
+        # A stage's run has the tag flow_run_id, too, but another kind.
         where = f"tags.kind = 'lifecycle' and tags.flow_run_id = '{flow_run_id}'"
         found = self._client.search_runs([experiment], where, max_results=1)
         tags = {"kind": "lifecycle", "flow": flow, "flow_run_id": flow_run_id}
@@ -148,12 +148,12 @@ class Runs:
 
     @translated
     def complete(self, run_id: str, manifest: Manifest, flow_run_id: str | None) -> None:
-        """Give the run of a finished stage everything that its manifest says, and end it.
+        """Write parameters, metrics and tags of a finished stage into its run, and end the run.
 
         Args:
             run_id: from `run_for`.
-            manifest: of the stage.
-            flow_run_id: the Prefect run, for a tag; None keeps what is there.
+            manifest: manifest of the stage.
+            flow_run_id: id of the Prefect run, for a tag; None keeps the present tag.
         """
         curve = self._store.attempt_of(manifest).metrics
         self.mirror_metrics(run_id, curve, is_complete=True)
@@ -186,7 +186,7 @@ class Runs:
 
 
 def _datasets(manifest: Manifest) -> list[DatasetInput]:
-    """What the stage read that is no model: outputs of parents, files that its config names."""
+    """Return the stage's inputs except models: outputs of other stages, and files of its config."""
     spec = find_stage(manifest.stage)
     return [
         DatasetInput(Dataset(role, digest[:DATASET_DIGEST_LENGTH], "ratchet", json.dumps(digest)))

@@ -1,6 +1,6 @@
-"""What a loss on pairs looks at. Shapes: B pairs.
+"""Log-probabilities of pairs, the input of losses on pairs. Shapes: B pairs.
 
-Words of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
+Symbols of the formulas, with y+ the chosen and y- the rejected response and |y| its tokens:
 
     l(y)  = log pi(y | x) - log pi_ref(y | x)      log-ratio, nats
     a(y)  = log pi(y | x) / |y|                    mean log-probability, nats per token
@@ -15,14 +15,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class PairLogprobs:
-    """What is known about B pairs; log-probabilities are summed over the response's tokens.
+    """Log-probabilities of B pairs, summed over the tokens of each response.
 
     Attributes:
-        chosen: [B] nats, under the policy; carries the gradient.
+        chosen: [B] nats, under the policy; with gradient.
         rejected: [B] nats, the same for the rejected responses.
-        chosen_tokens: [B] numbers of response tokens, each at least 1.
+        chosen_tokens: [B] number of tokens of each chosen response, at least 1.
         rejected_tokens: [B].
-        ref_chosen: [B] nats, under the reference; None where the loss needs no reference.
+        ref_chosen: [B] nats, under the reference; None if the loss needs no reference.
         ref_rejected: [B].
     """
 
@@ -42,7 +42,7 @@ class PairLogprobs:
         if self.ref_chosen is None or self.ref_rejected is None:
             raise ValueError(
                 "expected ref_chosen and ref_rejected, found None: compute the reference's "
-                "log-probabilities first, or choose a loss whose row says needs_reference=False"
+                "log-probabilities first, or choose a loss with needs_reference=False"
             )
         return self.chosen - self.ref_chosen, self.rejected - self.ref_rejected
 
@@ -57,15 +57,15 @@ class PairLogprobs:
 
 
 def chosen_nll(pairs: PairLogprobs) -> Tensor:
-    """Negative log-likelihood of the chosen response per token: the term that keeps it likely.
+    """Mean negative log-likelihood of the chosen response; as an added term it keeps it likely.
 
         nll = -a(y+)          loss + nll_coef * nll
 
     Args:
-        pairs: the reference is not looked at.
+        pairs: the reference is not used.
 
     Returns:
-        [B] nats per token; the mean over pairs weighs every response alike, whatever its length.
+        [B] nats per token; in the mean over pairs all responses have equal weight, for any length.
 
     Source:
         Pang et al. 2024 (RPO), eq. 1, https://arxiv.org/abs/2404.19733;

@@ -19,8 +19,8 @@ def bradley_terry(
 
         loss = -log sigmoid(r+ - r- - margin) + centering_coef * (r+ + r-)^2
 
-    OpenRLHF's log-exp loss, log(1 + exp(r- - r+)), is the same function. Evaluated as written it
-    overflows from a difference of 89 in float32 on.
+    OpenRLHF's log-exp loss, log(1 + exp(r- - r+)), is the same function. Computed as written, it
+    overflows in float32 for differences of at least 89.
 
     Args:
         reward_chosen: [B] r+.
@@ -42,5 +42,5 @@ def bradley_terry(
 
 REWARD_LOSSES: dict[str, Callable[..., Tensor]] = {
     "bradley_terry": bradley_terry,
-    "log_exp": bradley_terry,  # the name that OpenRLHF's users know
+    "log_exp": bradley_terry,  # OpenRLHF's name for the same function
 }

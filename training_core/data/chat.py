@@ -101,9 +101,9 @@ def encode_prompts(
 
     Args:
         tokenizer: with a template.
-        prompt_ids: of the prompts.
+        prompt_ids: id of each prompt.
         prompts: their messages.
-        columns: what else is known of each prompt; None is nothing.
+        columns: other columns of each prompt's row; None means that there are none.
 
     Raises:
         DataError: if the template refuses a prompt, or a prompt starts with two bos tokens.

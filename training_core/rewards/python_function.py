@@ -1,4 +1,4 @@
-"""A person's own Python function as a reward."""
+"""A user's Python function as a reward."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from training_core.rewards.reward import Unscored
 from training_core.types import Rollout
 
 RewardFunction = Callable[..., float | Unscored]
-"""(rollout, **arguments) -> its reward, or the reason why there is none."""
+"""(rollout, **arguments) -> reward, or the reason why there is none."""
 
 
 class PythonReward:
     """Scores rollouts one by one with a function.
 
-    An exception in the function leaves the rollout unscored, with the exception as the reason.
+    If the function raises an exception, the rollout is unscored, and the exception is the reason.
 
     Args:
-        function: gets the rollout and the arguments; called in this process.
-        arguments: keywords for the function.
+        function: called in this process with the rollout and the arguments.
+        arguments: keyword arguments of the function.
 
     Raises:
-        ConfigError: if the function does not take them; when it scores, if the function returns
-            neither a number nor `Unscored`.
+        ConfigError: if the function does not accept the arguments. Scoring raises it if the
+            function returns neither a number nor `Unscored`.
     """
 
     def __init__(self, function: RewardFunction, arguments: Mapping[str, object]) -> None:
@@ -47,7 +47,7 @@ class PythonReward:
             found = self._function(rollout, **self._arguments)
             if isinstance(found, Real):
                 return float(found)
-        except Exception as error:  # noqa: BLE001 - whatever somebody's function raises is a reason
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             return Unscored(_reason(error))
         if isinstance(found, Unscored):
             return found
@@ -61,11 +61,11 @@ def load_function(code: Path | str, name: str) -> RewardFunction:
     """Import a function.
 
     Args:
-        code: a file, which is run by itself, or the dotted name of a module.
-        name: of the function.
+        code: a file, which is run as a module, or the dotted name of a module.
+        name: name of the function.
 
     Raises:
-        ConfigError: if it cannot be imported, is not there, or cannot be called.
+        ConfigError: if it cannot be imported, does not exist, or cannot be called.
     """
     try:
         module = _run_file(code) if isinstance(code, Path) else importlib.import_module(code)
@@ -85,10 +85,10 @@ def load_function(code: Path | str, name: str) -> RewardFunction:
 
 
 def _run_file(path: Path) -> ModuleType:
-    """Run a file as a module, always from its source: a cached one may be a second old."""
+    """Run a file as a module, always from its source, because cached bytecode may be outdated."""
     module = ModuleType(f"reward_{path.stem}")
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look their module up
+    sys.modules[module.__name__] = module  # dataclasses and pickle look up their module
     exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
     return module
 
@@ -96,7 +96,7 @@ def _run_file(path: Path) -> ModuleType:
 def _require_fit(function: RewardFunction, arguments: Mapping[str, object]) -> None:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a builtin that does not tell
+    except ValueError:  # a builtin without a signature
         return
     try:
         signature.bind(object(), **arguments)
@@ -112,7 +112,7 @@ def _name(function: RewardFunction) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What was raised, and the line of the person's own code that led there."""
+    """Return the exception and the line of the user's code that raised it."""
     said = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename != __file__]
