@@ -1,7 +1,7 @@
 """`ratchet deploy`: everything that Ratchet keeps in a Prefect server.
 
 A work pool, a queue that runs one round of iterative DPO at a time, two automations, and the
-deployments of `deployments/prefect.yaml`. Asks nothing, and may be run as often as one likes.
+deployments of `deployments/prefect.yaml`. Non-interactive. A second run changes nothing.
 """
 
 from __future__ import annotations
@@ -82,21 +82,30 @@ def _ensure_queue(client: SyncPrefectClient) -> None:
 
 
 def _ensure_automation(client: SyncPrefectClient, wanted: AutomationCore) -> None:
-    """Create or update by name; one that a person has paused stays paused."""
+    """Create or update by name; one that a person has paused stays paused.
+
+    Of several with this name, the one that was changed last stays.
+    """
     present = client.read_automations_by_name(wanted.name)
     if not present:
         client.create_automation(wanted)
         return
     first, *doubles = present
-    paused = wanted.model_copy(update={"enabled": first.enabled})
-    client.update_automation(first.id, paused)
+    # Only if needed: at an update the server forgets which crashed and silent runs it watches.
+    if _definition(first) != _definition(wanted):
+        paused = wanted.model_copy(update={"enabled": first.enabled})
+        client.update_automation(first.id, paused)
     for double in doubles:
         client.delete_automation(double.id)
 
 
+def _definition(automation: AutomationCore) -> dict[str, object]:
+    return automation.model_dump(include={"name", "description", "trigger", "actions"})
+
+
 def _deploy_all(home: Path, api_url: str) -> None:
-    # The command line rather than Prefect's Python API: it alone gives prefect.yaml the meaning
-    # that Prefect's documentation states, at about a second for each.
+    # Prefect's command line and not its Python API: only the command line reads prefect.yaml as
+    # Prefect's documentation says. It takes about a second for each deployment.
     command = (sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all")
     file = ("--prefect-file", str(Path("deployments", "prefect.yaml")))
     environment = worker_environment(home, load_records(home)) | {

@@ -10,7 +10,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import BaseModel, ValidationError
 
-from flows.config.lifecycle_config import LifecycleConfig, Overrides
+from flows.config.lifecycle_config import LifecycleConfig, Overrides, RecipeConfig
 from flows.config.presets import ROOT, load_config, preset_names
 from flows.full_rlhf import full_rlhf
 from flows.iterative_dpo import iterative_dpo
@@ -86,6 +86,7 @@ def test_every_block_of_the_floors_is_reached():
         GroupSamplingConfig,
         BaseOptimizerConfig,
         PairLossConfig,
+        RecipeConfig,
     }  # the bases of others
 
 

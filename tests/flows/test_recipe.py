@@ -73,7 +73,7 @@ def test_the_reference_of_a_round_stays_the_sft_policy_or_follows(reference, exp
 def test_the_flow_stage_knows_every_block_that_is_a_stage():
     assert block_names() == [
         "sft", "feedback", "reward_model", "rejection_sampling", "rejection_sft",
-        "preference_pairs", "dpo", "ppo", "kto", "process_reward", "distillation", "evaluation",
+        "preference_pairs", "dpo", "ppo", "evaluation", "distillation", "kto", "process_reward",
     ]  # fmt: skip
     require_steps(["dpo", "preference_pairs"], block_names())
     with pytest.raises(ConfigError, match="unknown step 'pop'; did you mean 'ppo'"):

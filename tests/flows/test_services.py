@@ -3,8 +3,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from flows.local_services.environment import ADDRESS_VARIABLES, TOKEN_VARIABLE
 from flows.local_services.paths import project_root
 from flows.local_services.processes import family_of, is_live, root_of
 from flows.local_services.state import ServiceError, ServiceRecords, load_records
+from tests.flows.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -151,10 +151,3 @@ def is_open(port: int) -> bool:
 def prefect_toml_names(home: Path) -> bool:
     path = project_root() / "prefect.toml"
     return path.exists() and str(home) in path.read_text()
-
-
-def wait_until(is_true: Callable[[], bool], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, f"still not true after {seconds} s"
-        time.sleep(0.2)

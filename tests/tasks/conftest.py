@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from real_services import MlflowServer, tiny_llama
+from real_services import MlflowServer, finish_stage
 
-from stages.runtime.store import Manifest, Store, record_files
+from stages.runtime.store import Manifest, Store
 from tasks.registry import Registry
 
 
@@ -55,31 +55,4 @@ def lifecycle() -> str:
 def finish(store: Store) -> Callable[..., Manifest]:
     """Finish a stage in the store: `finish(step, seed=…)`, where the seed makes other weights."""
 
-    def finish(step: str, *, seed: int = 0, kind: str = "policy", **fields: object) -> Manifest:
-        draft = {
-            "stage": step.split("-", maxsplit=1)[0],
-            "step": step,
-            "version": 1,
-            "attempt": "a1",
-            "kind": kind,
-            "key": f"{seed:04d}{uuid.uuid5(uuid.NAMESPACE_OID, step).hex}".ljust(64, "0"),
-            "config": {"seed": seed, "training": {"batch_size": 8}},
-            "input_digests": {},
-            "parents": {},
-            "metrics": {},
-            "environment": {},
-            "cost": {},
-            "finished_at": time.time(),
-        } | fields
-        artifact = store.attempt(draft["stage"], draft["key"], draft["attempt"]).artifact
-        artifact.mkdir(parents=True)
-        if kind in ("policy", "reward_model"):
-            tiny_llama(seed).save_pretrained(artifact)
-        else:
-            (artifact / "rows.jsonl").write_text(f'{{"seed": {seed}}}\n')
-        files, digest = record_files(artifact)
-        manifest = Manifest(files=files, digest=digest, **draft)
-        assert store.publish(manifest)
-        return manifest
-
-    return finish
+    return partial(finish_stage, store)
