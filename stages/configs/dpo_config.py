@@ -30,7 +30,7 @@ class DpoConfig(StageConfig):
 
     @field_validator("nll_coef", mode="before")
     @classmethod
-    def _use_default_of_loss(cls, value: object, info: ValidationInfo) -> object:
+    def _is_the_losss_own_if_unset(cls, value: object, info: ValidationInfo) -> object:
         if value is not None:
             return value
         loss = info.data.get("loss", PairLossConfig)  # an invalid loss is missing here
