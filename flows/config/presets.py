@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -21,7 +20,7 @@ PRESETS = ROOT / "deployments" / "presets"
 UNION_ERRORS = ("union_tag_invalid", "union_tag_not_found", "model_attributes_type")
 
 
-def load_config(preset: str, overrides: Mapping[str, Any] | None = None) -> LifecycleConfig:
+def load_config(preset: str, overrides: Mapping[str, object] | None = None) -> LifecycleConfig:
     """Load a preset, apply overrides deeply, validate, and root its paths.
 
     Args:
@@ -48,7 +47,7 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.yaml") if not path.stem.startswith("_"))
 
 
-def deep_merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def deep_merge(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
     """Return `base` with `changes`, merged key by key all levels down; a None changes nothing.
 
     A block with another `name` (another member of a union) replaces the old one whole.
@@ -71,25 +70,26 @@ def deep_merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+def parse_assignments(assignments: list[str]) -> dict[str, object]:
     """Turn `ppo.kl_coef=0.05` into nested overrides; the value is YAML.
 
     Raises:
         ConfigError: for one without `=`.
     """
-    overrides: dict[str, Any] = {}
+    overrides: dict[str, object] = {}
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         if not equals:
             raise ConfigError(f"expected <dotted.key>=<value>, found '{assignment}'")
-        nested: Any = yaml.safe_load(value)
-        for key in reversed(path.strip().split(".")):
+        *outer, last = path.strip().split(".")
+        nested: dict[str, object] = {last: yaml.safe_load(value)}
+        for key in reversed(outer):
             nested = {key: nested}
         overrides = deep_merge(overrides, nested)
     return overrides
 
 
-def _read(preset: str) -> dict[str, Any]:
+def _read(preset: str) -> dict[str, object]:
     path = PRESETS / f"{preset}.yaml"
     if not path.exists():
         near = get_close_matches(preset, preset_names(), n=1)

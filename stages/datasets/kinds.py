@@ -11,7 +11,7 @@ from stages.datasets.message_columns import Messages, common_beginning
 from stages.datasets.row import Row
 from stages.datasets.shapes import Shape
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class PromptRow:
 
 
 @dataclass(frozen=True)
-class RowKind(Generic[T]):
+class RowKind(Generic[T_co]):
     """How rows of one kind are recognised and read.
 
     Attributes:
@@ -92,7 +92,7 @@ class RowKind(Generic[T]):
     name: str
     tiers: Sequence[Sequence[Shape]]
     extras: tuple[str, ...]
-    read: Callable[[Row], list[T]]
+    read: Callable[[Row], Sequence[T_co]]
     keeps_columns: bool = False
 
 

@@ -6,9 +6,9 @@ Their contents belong to the stage key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -57,7 +57,7 @@ def _blocks_at(block: BaseModel, prefix: str) -> Iterator[tuple[str, BaseModel]]
             yield from _blocks_at(below, f"{prefix}{key}.")
 
 
-def _blocks_in(value: Any, name: str) -> Iterator[tuple[str, BaseModel]]:
+def _blocks_in(value: object, name: str) -> Iterator[tuple[str, BaseModel]]:
     if isinstance(value, BaseModel):
         yield name, value
     elif isinstance(value, list | tuple):
@@ -108,8 +108,8 @@ def pin_revisions(
     return _rewritten(block, pin_one)
 
 
-def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -> AnyBlock:
-    updates: dict[str, Any] = dict(change(block))
+def _rewritten(block: AnyBlock, change: Callable[[BaseModel], Mapping[str, object]]) -> AnyBlock:
+    updates: dict[str, object] = dict(change(block))
     for name in type(block).model_fields:
         value = getattr(block, name)
         if any(True for _ in _blocks_in(value, name)):
@@ -117,7 +117,7 @@ def _rewritten(block: AnyBlock, change: Callable[[BaseModel], dict[str, Any]]) -
     return block.model_copy(update=updates)
 
 
-def _rewritten_value(value: Any, change: Callable[[BaseModel], dict[str, Any]]) -> Any:
+def _rewritten_value(value: object, change: Callable[[BaseModel], Mapping[str, object]]) -> object:
     if isinstance(value, BaseModel):
         return _rewritten(value, change)
     if isinstance(value, list | tuple):

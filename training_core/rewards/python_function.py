@@ -15,8 +15,8 @@ from training_core.errors import ConfigError
 from training_core.rewards.reward import Unscored
 from training_core.types import Rollout
 
-RewardFunction = Callable[..., float | Unscored]
-"""(rollout, **arguments) -> its reward, or the reason why there is none."""
+RewardFunction = Callable[..., object]
+"""(rollout, **arguments) -> a number, or `Unscored(reason)`; what it returns is checked."""
 
 
 class PythonReward:
