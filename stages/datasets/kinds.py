@@ -18,11 +18,11 @@ from stages.datasets.row_types import (
 )
 from stages.datasets.shapes import Shape
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class RowKind(Generic[T]):
+class RowKind(Generic[T_co]):
     """How rows of one kind are recognised and read.
 
     Attributes:
@@ -36,7 +36,7 @@ class RowKind(Generic[T]):
     name: str
     tiers: Sequence[Sequence[Shape]]
     extras: tuple[str, ...]
-    read: Callable[[Row], list[T]]
+    read: Callable[[Row], Sequence[T_co]]
     keeps_columns: bool = False
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 Message = Mapping[str, str]
 Messages = tuple[Message, ...]
@@ -85,7 +84,7 @@ def common_beginning(chosen: str, rejected: str) -> str:
     return chosen[: ends[-1]] if ends else ""
 
 
-def says(messages: Sequence[Mapping[str, Any]]) -> bool:
+def says(messages: Sequence[Message]) -> bool:
     """Whether the last message is from the assistant and is not blank."""
     return (
         bool(messages)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SHOWN_REASONS = 3
-CAFE_KINDS: Mapping[str, tuple[cafe.CafeRows, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+CAFE_KINDS: Mapping[str, tuple[cafe.CafeRows, Callable[[dict[str, Any]], Mapping[str, object]]]] = {
     "demonstrations": ("demonstrations", lambda row: row),
     "texts": (
         "demonstrations",
@@ -114,7 +114,7 @@ def read(
 
 
 def _rows(
-    kind: RowKind[Any],
+    kind: RowKind[object],
     data: CafeDataConfig | FileDataConfig | HubDataConfig | Path,
     first_rows: int | None,
 ) -> Iterator[Row]:
@@ -129,7 +129,7 @@ def _rows(
         yield from _table_rows(kind, table, data.columns)
 
 
-def _table_rows(kind: RowKind[Any], table: Table, mapped: Mapping[str, str]) -> Iterator[Row]:
+def _table_rows(kind: RowKind[object], table: Table, mapped: Mapping[str, str]) -> Iterator[Row]:
     columns = by_role(mapped, table.columns, table.origin)
     shapes = next(
         (tier for tier in kind.tiers if any(set(s.needs) <= set(columns) for s in tier)),
@@ -158,7 +158,9 @@ def _table_rows(kind: RowKind[Any], table: Table, mapped: Mapping[str, str]) -> 
         )
 
 
-def _cafe_rows(kind: RowKind[Any], data: CafeDataConfig, first_rows: int | None) -> Iterator[Row]:
+def _cafe_rows(
+    kind: RowKind[object], data: CafeDataConfig, first_rows: int | None
+) -> Iterator[Row]:
     if kind.name not in CAFE_KINDS:
         raise DataError(f"the café has no {kind.name}; it has {', '.join(CAFE_KINDS)}")
     made, change = CAFE_KINDS[kind.name]

@@ -24,11 +24,11 @@ class Row:
         others: JSON-like values of the columns without a role, for kinds that keep them.
     """
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     where: str
     columns: Mapping[str, str]
     filled: Sequence[str] = ()
-    others: Mapping[str, Any] = field(default_factory=dict)
+    others: Mapping[str, object] = field(default_factory=dict)
 
     def has(self, role: str) -> bool:
         """Whether the row has a value for `role`."""
@@ -38,7 +38,7 @@ class Row:
         """Return the first of `roles` with a value; if none has a value, the first role."""
         return next((role for role in roles if self.has(role)), roles[0])
 
-    def value(self, role: str) -> Any:
+    def value(self, role: str) -> object:
         """Return the value for `role`.
 
         Raises:
@@ -75,12 +75,14 @@ class Row:
 
     def texts(self, role: str) -> tuple[str, ...]:
         """Return the value for `role`, which must be a list of at least one text."""
-        found = tuple(self.items(role))
-        if wrong := [item for item in found if not isinstance(item, str)]:
-            raise self.error(role, "a list of texts", wrong[0])
+        items = self.items(role)
+        found = tuple(item for item in items if isinstance(item, str))
+        if len(found) < len(items):
+            wrong = next(item for item in items if not isinstance(item, str))
+            raise self.error(role, "a list of texts", wrong)
         return found
 
-    def items(self, role: str) -> Sequence[Any]:
+    def items(self, role: str) -> Sequence[object]:
         """Return the value for `role`, which must be a list of at least one item."""
         value = self.value(role)
         if not isinstance(value, list | tuple) or not value:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import datasets
 from datasets.exceptions import DatasetGenerationError
@@ -37,7 +37,7 @@ class Table:
 
     origin: str
     columns: tuple[str, ...]
-    rows: Iterable[Mapping[str, Any]]
+    rows: Iterable[Mapping[str, object]]
     numbers: Sequence[int]
 
 
@@ -71,7 +71,7 @@ def _chosen(loaded: Sequence[tuple[datasets.Dataset, str]], kept: Sequence[int])
         start += len(table)
         if here:
             # Without a format, a Dataset yields dictionaries; its annotations allow more types.
-            rows = cast("Iterable[Mapping[str, Any]]", table.select(here))
+            rows = cast("Iterable[Mapping[str, object]]", table.select(here))
             found.append(Table(origin, tuple(table.column_names), rows, [i + 1 for i in here]))
     return found
 

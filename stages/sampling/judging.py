@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
+from stages.configs.evaluation_config import EvaluationConfig
 from stages.contract import Context, Inputs
 from stages.sampling.rewards import build_reward
 from stages.sampling.rollouts import (
@@ -41,7 +42,7 @@ class Judged:
     kl_to_baseline: float
 
 
-def judge_policies(config: Any, inputs: Inputs, context: Context) -> dict[str, Judged]:
+def judge_policies(config: EvaluationConfig, inputs: Inputs, context: Context) -> dict[str, Judged]:
     """Judge every policy among the inputs with one engine, whose weights are exchanged in between.
 
     Returns:
@@ -87,7 +88,11 @@ def _policies(inputs: Inputs) -> dict[str, Path]:
 
 @torch.no_grad()
 def _kl(
-    policy: Any, baseline: Any, rollouts: Sequence[Rollout], pad_id: int, temperature: float
+    policy: PreTrainedModel,
+    baseline: PreTrainedModel,
+    rollouts: Sequence[Rollout],
+    pad_id: int,
+    temperature: float,
 ) -> float:
     examples = [r.example() for r in rollouts]
     total = 0.0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stages.batches.micro_batches import Examples, cut, micro_batches
 from stages.configs.sampling_config import RolloutConfig
 from stages.configs.training_config import TrainingConfig
 from stages.sampling.rollouts import open_engine, sampling_of, verify_engine
 from training_core.data.batching import batch_indices
+from training_core.data.chat import pad_id
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_gather_object
 from training_core.errors import DataError
@@ -20,8 +21,8 @@ from training_core.types import Batch, Example, Prompt
 
 
 def mixed_batches(
-    student: Any,
-    tokenizer: Any,
+    student: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     examples: Examples,
     *,
     fraction: float,
@@ -73,7 +74,10 @@ def mixed_batches(
 
 
 def _sampler(
-    student: Any, tokenizer: Any, rollouts: RolloutConfig, directory: Path
+    student: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rollouts: RolloutConfig,
+    directory: Path,
 ) -> Callable[[Sequence[Prompt], Sequence[int], int], list[Example]]:
     """Open an engine; it is proven to sample from the student when it first does."""
     engine = open_engine(rollouts, directory, student, tokenizer)
@@ -84,7 +88,7 @@ def _sampler(
         engine.load_weights(student, step)
         sampled = engine.generate(prompts, sampling_of(rollouts), seeds=seeds)
         if not is_proven:
-            verify_engine(engine, student, sampled, rollouts, tokenizer.pad_token_id)
+            verify_engine(engine, student, sampled, rollouts, pad_id(tokenizer))
             is_proven = True
         return [rollout.example() for rollout in sampled]
 

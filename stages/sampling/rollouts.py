@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from stages import datasets
 from stages.configs.data_config import DataConfig
@@ -29,7 +30,9 @@ PROBES = 16
 """Rollouts whose log-probabilities the trainer's model recomputes after an engine is opened."""
 
 
-def load_prompts(data: DataConfig, tokenizer: Any, rollouts: RolloutConfig) -> list[Prompt]:
+def load_prompts(
+    data: DataConfig, tokenizer: PreTrainedTokenizerBase, rollouts: RolloutConfig
+) -> list[Prompt]:
     """Load and tokenise prompts.
 
     Those that leave no room for a response are dropped and counted in the log.
@@ -67,7 +70,10 @@ def sampling_of(rollouts: RolloutConfig) -> Sampling:
 
 
 def open_engine(
-    rollouts: RolloutConfig, directory: Path, policy: Any, tokenizer: Any
+    rollouts: RolloutConfig,
+    directory: Path,
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> RolloutEngine:
     """Open the rollout engine for the policy in `directory`; the log says which, and why.
 
@@ -97,7 +103,7 @@ def open_engine(
 
 def verify_engine(
     engine: RolloutEngine,
-    policy: Any,
+    policy: PreTrainedModel,
     some: Sequence[Rollout],
     rollouts: RolloutConfig,
     pad_id: int,

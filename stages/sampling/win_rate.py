@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any
 
 from scipy.stats import bootstrap
 
+from stages.sampling.judging import Judged
 from training_core.types import ScoredRollout
 
 RESAMPLES = 2000
 
 
-def describe(judged: Any) -> dict[str, float]:
+def describe(judged: Judged) -> dict[str, float]:
     """Describe one policy's responses.
 
     Args:
-        judged: a `stages.sampling.judging.Judged`.
+        judged: its responses with their rewards.
 
     Returns:
         The numbers; `reward_stderr` is left out for a single response, which has none.

@@ -161,7 +161,7 @@ def test_the_plan_of_a_changed_config_says_what_changed_and_what_waits_for_it(
     finished: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = load_config("tiny", {**finished.overrides, "reward_model": {"seed": 5}})
-    champion = finished.connections.registry.resolve(f"models:/{finished.name}.policy/2")
+    champion = finished.connections.registry.models.resolve(f"models:/{finished.name}.policy/2")
     plan = Plan(config, finished.connections, champion)
     raft_steps(plan)
     reasons = {step.step: step.reason for step in plan.steps}

@@ -95,7 +95,7 @@ def encode_prompts(
     tokenizer: PreTrainedTokenizerBase,
     prompt_ids: Sequence[str],
     prompts: Sequence[Messages],
-    columns: Sequence[Mapping[str, Any]] | None = None,
+    columns: Sequence[Mapping[str, object]] | None = None,
 ) -> list[Prompt]:
     """Render and tokenise many prompts at once; the ids are those of `encode_prompt`.
 

@@ -15,8 +15,8 @@ from training_core.errors import ConfigError
 from training_core.rewards.reward import Unscored
 from training_core.types import Rollout
 
-RewardFunction = Callable[..., float | Unscored]
-"""(rollout, **arguments) -> reward, or the reason why there is none."""
+RewardFunction = Callable[..., object]
+"""(rollout, **arguments) -> a number, or `Unscored(reason)`; what it returns is checked."""
 
 
 class PythonReward:
@@ -75,7 +75,7 @@ def load_function(code: Path | str, name: str) -> RewardFunction:
         ) from error
     if not hasattr(module, name):
         raise ConfigError(f"the reward's code {code} has no function '{name}'; correct reward.path")
-    found: RewardFunction = getattr(module, name)
+    found = getattr(module, name)
     if not callable(found):
         raise ConfigError(
             f"'{name}' in the reward's code {code} is {found!r:.80}, not a function; "

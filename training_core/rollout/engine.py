@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training_core.data.batching import collate
 from training_core.errors import MismatchError
 from training_core.models.causal_lm import logprobs
-from training_core.models.parts import has_adapter
+from training_core.models.parts import has_adapter, unwrapped
 from training_core.types import Prompt, Rollout
 
 
@@ -47,7 +47,7 @@ class RolloutEngine(Protocol):
         """
         ...
 
-    def load_weights(self, policy: Any, version: int) -> str:
+    def load_weights(self, policy: nn.Module, version: int) -> str:
         """Take over the weights of `policy` as `policy_version`.
 
         Returns:
@@ -69,7 +69,7 @@ def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
+def named_weights(policy: nn.Module) -> list[tuple[str, Tensor]]:
     """Weights of a Hugging Face model as a checkpoint would hold them.
 
     Tied ones come once, and adapters merged into what they adapt.
@@ -77,7 +77,7 @@ def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
     if has_adapter(policy):
         from training_core.models.adapters import merged_state  # noqa: PLC0415 - imports peft
 
-        named = merged_state(policy).items()
+        named = merged_state(unwrapped(policy)).items()
     else:
         named = [(name, parameter.data) for name, parameter in policy.named_parameters()]
     seen: set[int] = set()
@@ -89,7 +89,7 @@ def named_weights(policy: Any) -> list[tuple[str, Tensor]]:
     return weights
 
 
-def sync(engine: RolloutEngine, policy: Any, version: int) -> None:
+def sync(engine: RolloutEngine, policy: nn.Module, version: int) -> None:
     """Give the engine the policy's weights and compare fingerprints of what was sent and received.
 
     That guards the transfer. What the engine computes with them is proven by `logprob_gap`.
@@ -122,7 +122,7 @@ class LogprobGap:
 
 @torch.no_grad()
 def logprob_gap(
-    policy: Any,
+    policy: nn.Module,
     rollouts: Sequence[Rollout],
     trainer_logprobs: Tensor | None,
     *,
@@ -138,7 +138,8 @@ def logprob_gap(
         temperature: that the rollouts were sampled at.
         pad_id: any id.
     """
-    batch = collate([r.example() for r in rollouts], pad_id, policy.device)
+    device = next(policy.parameters()).device
+    batch = collate([r.example() for r in rollouts], pad_id, device)
     if trainer_logprobs is None:
         trainer_logprobs = logprobs(policy, batch, temperature=temperature)
     theirs = torch.tensor([p for r in rollouts for p in r.logprobs])

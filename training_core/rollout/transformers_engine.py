@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -43,7 +43,7 @@ class GumbelNoise(LogitsProcessor):
         self._temperature = temperature
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
 
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> torch.FloatTensor:
         """Perturb `scores` [B, V]."""
         del input_ids
         vocabulary = scores.shape[1]
@@ -51,7 +51,8 @@ class GumbelNoise(LogitsProcessor):
             [torch.empty(vocabulary).exponential_(generator=g) for g in self._generators]
         )
         # -log of an exponential variable is a Gumbel variable.
-        return scores.float() / self._temperature - exponential.to(scores.device).log()
+        noisy = scores.float() / self._temperature - exponential.to(scores.device).log()
+        return cast("torch.FloatTensor", noisy)
 
 
 class TransformersEngine:
@@ -59,15 +60,15 @@ class TransformersEngine:
 
     name = "transformers"
 
-    def __init__(self, policy: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-        self._model = copy.deepcopy(policy).eval()
+    def __init__(self, policy: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._model: Any = copy.deepcopy(policy).eval()  # each architecture has its own `generate`
         # A hub model may bring penalties or top-p with it, which would bend what is sampled and
         # leave the recorded log-probabilities as they are (TRL#6789).
         self._model.generation_config = GenerationConfig()
         self._tokenizer = tokenizer
         self.policy_version = 0
 
-    def load_weights(self, policy: Any, version: int) -> str:
+    def load_weights(self, policy: nn.Module, version: int) -> str:
         """Copy the weights; see `RolloutEngine.load_weights`."""
         with torch.no_grad():
             for mine, theirs in zip(self._model.parameters(), policy.parameters(), strict=True):

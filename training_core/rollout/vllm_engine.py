@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from training_core.data.chat import decode, eos_id
 from training_core.rollout.engine import Sampling, named_weights
@@ -21,7 +22,7 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 WORKER_EXTENSION = "training_core.rollout.vllm_worker.WeightReceiver"
 
 
-def why_not(config: Any) -> str | None:
+def why_not(config: PreTrainedConfig) -> str | None:
     """Say why vLLM cannot run a model with this Hugging Face config here, or None if it can."""
     if not torch.cuda.is_available() and (reason := _no_kernel(config)):
         return reason
@@ -41,7 +42,7 @@ def _no_kernel(config: Any) -> str | None:
     return f"vLLM's CPU attention has no kernel for head size {head_size} (it has {CPU_HEAD_SIZES})"
 
 
-def _uncompiled_on_cpu() -> AbstractContextManager[Any]:
+def _uncompiled_on_cpu() -> AbstractContextManager[object]:
     """On a CPU the sampler would be compiled at its first call, for 2 to 10 s.
 
     TORCH_COMPILE_DISABLE comes too late, since transformers has imported the compiler by now.
@@ -95,7 +96,7 @@ class VllmEngine:
         self._tokenizer = tokenizer
         self.policy_version = 0
 
-    def load_weights(self, policy: Any, version: int) -> str:
+    def load_weights(self, policy: nn.Module, version: int) -> str:
         """Reload weights in place and forget cached prefixes; see `RolloutEngine.load_weights`."""
         weights = [(name, tensor.detach()) for name, tensor in named_weights(policy)]
         (digest,) = self._llm.collective_rpc("receive_weights", args=(weights,))
