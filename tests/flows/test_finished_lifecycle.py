@@ -21,13 +21,17 @@ from prefect.client.schemas.filters import (
     ArtifactFilterKey,
 )
 from prefect.client.schemas.objects import FlowRun
+from prefect.states import Cancelling, Running
 
 from flows.cli.plan import Plan, show_plan
 from flows.config.presets import load_config
+from flows.full_rlhf import full_rlhf
 from flows.promote import promote
 from flows.raft import raft
 from flows.raft import steps as raft_steps
+from flows.recipe.cancellation import is_going_on
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
+from flows.recipe.opening import open_recipe
 from flows.recipe.run import Recipe
 from flows.single_stage import stage
 from stages.configs.block import StageConfig
@@ -37,7 +41,7 @@ from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
 from tasks.stage_task import StageJob, request_for
 from tests.tasks.real_services import finish_stage
-from training_core.errors import ConfigError
+from training_core.errors import ConfigError, DataError
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
@@ -155,6 +159,34 @@ def test_a_flow_over_finished_stages_reuses_reports_promotes_and_is_planned_as_d
     shown = capsys.readouterr().out
     assert shown.count(" done ") == 6  # the steps and the promotion
     assert "to do" not in shown
+
+
+def test_a_retry_goes_on_with_what_the_run_began_with(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", str(finished.run.id))
+    recipe = open_recipe("raft", "llama3-8b", None)
+    assert recipe.config == load_config("tiny", finished.overrides)
+    assert recipe.champion is None  # although the run has made one since
+
+
+def test_a_run_whose_data_is_not_there_ends_before_any_step(finished: Finished) -> None:
+    overrides = {"name": finished.name, "data_root": "no/such/folder"}
+    with pytest.raises(DataError, match=r"(?s)preset 'tinystories' cannot run here:.*no/such/fol"):
+        full_rlhf("tinystories", overrides)
+
+
+def test_a_run_goes_on_until_it_ends_is_cancelled_or_is_forgotten(
+    client: SyncPrefectClient,
+) -> None:
+    run = client.create_flow_run(raft.with_options(name="unfinished"))
+    assert is_going_on(client, str(run.id))
+    client.set_flow_run_state(run.id, Running(), force=True)
+    assert is_going_on(client, str(run.id))
+    client.set_flow_run_state(run.id, Cancelling(), force=True)
+    assert not is_going_on(client, str(run.id))
+    assert not is_going_on(client, str(uuid.uuid4()))
+    assert not is_going_on(client, "no id of a flow run")
 
 
 def test_the_plan_of_a_changed_config_says_what_changed_and_what_waits_for_it(
