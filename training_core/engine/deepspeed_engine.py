@@ -1,7 +1,8 @@
 """DeepSpeed: ZeRO 0 to 3, offload, and checkpoints for any number of workers.
 
-DeepSpeed trains a twin of the model, which holds the weights. The plain model is empty until
-`gathered_weights` fills it. So code outside never uses a divided parameter or DeepSpeed's hooks.
+Only this module imports DeepSpeed. DeepSpeed trains a twin of the model, which holds the weights.
+The plain model is empty until `gathered_weights` fills it. So code outside never uses a divided
+parameter or DeepSpeed's hooks.
 
 The gradient of a batch is divided once: `managed_gradient_accumulation=False` makes each `step` the
 end of a batch, after any number of backward passes. DeepSpeed takes the mean over ranks of the
