@@ -1,1 +1,1 @@
-"""What is done: one page per stage, Config + run(config, inputs, context) -> result."""
+"""The stages: one module per stage, with `run(config, inputs, context) -> Result`."""

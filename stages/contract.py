@@ -27,7 +27,7 @@ class MetricSink(Protocol):
         ...
 
     def progress(self, done: int, total: int, text: str = "") -> None:
-        """Tell whoever watches that `done` of `total` is finished."""
+        """Record that `done` of `total` steps or items are finished."""
         ...
 
     def rewind(self, history: Path, step: int) -> None:
@@ -37,7 +37,7 @@ class MetricSink(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What a stage is given besides its config and inputs.
+    """What a stage receives in addition to its config and inputs.
 
     Attributes:
         attempt: this attempt; checkpoints and artifact are written into its directory.
@@ -46,9 +46,9 @@ class Context:
         should_stop: becomes true after SIGTERM; a training stage then saves and raises
             `StoppedError`.
         input_digests: content digest of each input, by role.
-        cache_dir: where a stage keeps what another one may need again, named by content; None
+        cache_dir: folder of results that another stage may use again, named by content; None
             keeps nothing.
-        dist_info: this process among those that run the stage together.
+        dist_info: rank of this process, and the number of processes of the stage.
     """
 
     attempt: Attempt
@@ -86,10 +86,10 @@ Inputs = Mapping[str, Path]
 
 
 def resolve_source(field: str, configured: T | None, role: str, inputs: Inputs) -> T | Path:
-    """Return what the config says, or what the graph gives.
+    """Return the source from the config, or else the input from the graph.
 
     Raises:
-        ConfigError: if there are both or neither.
+        ConfigError: if both or neither are given.
     """
     given = inputs.get(role)
     if configured is not None and given is not None:

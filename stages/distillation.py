@@ -91,7 +91,7 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
 def _require_one_vocabulary(
     student: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase
 ) -> None:
-    """Distributions over different tokens cannot be compared."""
+    """Refuse different vocabularies: distributions over different tokens cannot be compared."""
     if student.get_vocab() != teacher.get_vocab():
         raise ConfigError(
             "student and teacher must have one vocabulary, found "

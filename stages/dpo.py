@@ -32,9 +32,9 @@ from training_core.objectives.preference import PairBatch, pair_logprobs, prefer
 
 CHECKED_PAIRS = 32
 CHECK_TOLERANCE = 1e-3
-"""Of the loss, in single precision."""
+"""Largest error of the first loss in single precision."""
 HALF_GAP = 0.05
-"""In half precision, whose sums are rough: mean log-ratio per token, in nats."""
+"""Largest mean log-ratio per token in half precision, where sums are inexact; in nats."""
 
 
 Rewards = Callable[[PairLogprobs], tuple[Tensor, Tensor]]
@@ -44,7 +44,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     """Train the policy; the reference's log-probabilities are computed once, before the first step.
 
     Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen implicit reward is larger), and
-    with `eval_data` `heldout_accuracy`, `heldout_margin`, and both before training.
+    with `eval_data` `heldout_accuracy`, `heldout_margin`, and the same two before training.
     """
     row = PREFERENCE_LOSSES[config.loss.row]
     if row.needs_reference and "reference" not in inputs:
@@ -101,9 +101,9 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
 
 
 def _rows(config: DpoConfig, inputs: Inputs) -> tuple[list[Preference], int]:
-    """Pairs of every dataset that is given, and how many were there twice.
+    """Return the pairs of all given datasets, and the number of duplicates.
 
-    Rounds of iterative DPO give earlier rounds' pairs as `dataset_…`.
+    In iterative DPO, the pairs of earlier rounds are the inputs `dataset_…`.
     """
     sources = [resolve_source("dpo.data", config.data, "dataset", inputs)]
     sources += [inputs[role] for role in sorted(inputs) if role.startswith("dataset_")]
@@ -126,7 +126,7 @@ def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
 def _measured(
     policy: LanguageModel, pairs: Pairs, rewards: Rewards, budget: int
 ) -> Mapping[str, float]:
-    """Accuracy and margin of the implicit rewards; nothing without pairs."""
+    """Accuracy and margin of the implicit rewards; empty if there are no pairs."""
 
     def both(batch: PairBatch) -> torch.Tensor:
         known: PairLogprobs = pair_logprobs(policy, batch)
@@ -140,7 +140,7 @@ def _measured(
 def _require_no_preference_yet(
     policy: LanguageModel, pairs: Pairs, context: Context, budget: int
 ) -> None:
-    """Where policy and reference are one model, the DPO loss must start at ln 2."""
+    """Check that the DPO loss starts at ln 2 if policy and reference are the same model."""
     if context.earlier_attempts or not pairs.pairs or pairs.ref_logprobs is None:
         return
     some = replace(

@@ -1,4 +1,4 @@
-"""Evaluation: a policy beside a baseline on the same held-out prompts, judged by one reward."""
+"""Evaluation: a policy and a baseline on the same held-out prompts, scored by one reward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASELINE_METRICS = ("mean_reward", "reward_stderr")
 
 
 def run(config: EvaluationConfig, inputs: Inputs, context: Context) -> Result:
-    """Sample from `policy`, `baseline` and every further policy, with one seed, and judge them all.
+    """Sample from `policy`, `baseline` and every further policy, with the same seed, and score all.
 
     Further policies are inputs whose role starts with `policy_`; they appear in the artifact under
     the rest of their role. The artifact holds `summary.json` (the numbers of every policy) and

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a draft to write to; it becomes `path` when the body has ended without an error.
+    """Yield a draft to write to; it replaces `path` if the body ends without an error.
 
-    A reader sees the old file or the new one, never half of one. Any number of processes may do
-    this at once: the last one counts.
+    A reader sees the old or the new file, never a part of one. Several processes may do this at
+    once: the file of the last one stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{uuid4().hex}.draft")
@@ -48,7 +48,7 @@ def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path) -> list[Mapping[str, Any]]:
-    """Read a JSON-lines file that may still be growing: a last line without an end is left out."""
+    """Read a JSON-lines file that may still grow: a last line without a newline is left out."""
     if not path.exists():
         return []
     return [
@@ -59,7 +59,7 @@ def read_jsonl(path: Path) -> list[Mapping[str, Any]]:
 
 
 def files_at(path: str) -> list[Path]:
-    """Return the files or directories that a path or glob means, sorted; none if there is none."""
+    """Return the files or directories that match a path or glob, sorted; empty if none match."""
     named = Path(path)
     if named.exists():
         return [named]

@@ -27,7 +27,7 @@ from training_core.types import UnpairedExample
 
 
 def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
-    """Train the policy; the baseline of each step is measured on the whole batch before the cut.
+    """Train the policy; each step measures its baseline on the whole batch before it is cut.
 
     Metrics: `examples`, `desirable_fraction`, and with `eval_data` `heldout_margin`: mean implicit
     reward of desirable minus that of undesirable responses.
@@ -108,7 +108,7 @@ def _with_reference(rated: UnpairedExamples, reference: Reference, budget: int) 
 def _measured(
     policy: LanguageModel, rated: UnpairedExamples, config: KtoConfig
 ) -> Mapping[str, float]:
-    """Mean implicit rewards of held-out responses; nothing where one kind is absent."""
+    """Mean implicit rewards of held-out responses; empty if one kind is missing."""
     desirable = [row.is_desirable for row in rated.rows]
     if not any(desirable) or all(desirable):
         return {}

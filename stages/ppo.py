@@ -1,4 +1,4 @@
-"""Proximal policy optimisation: sample, reward, estimate advantages, update, sync, again."""
+"""Proximal policy optimisation: repeat sampling, rewards, advantages, update and sync."""
 
 from __future__ import annotations
 

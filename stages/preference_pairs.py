@@ -1,4 +1,4 @@
-"""Preference pairs from a policy's own responses: of a group per prompt, those furthest apart."""
+"""Preference pairs from a policy's own responses: the pairs of a group with the largest margins."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def run(config: PreferencePairsConfig, inputs: Inputs, context: Context) -> Resu
 
     A row is {prompt, chosen, rejected, chosen_reward, rejected_reward, margin, …}.
 
-    Metrics: `prompts`, `pairs`, `dropped` (prompts that gave none: equal, unfinished or under the
-    margin), `duplicates` (dropped), `mean_reward`, `mean_margin`.
+    Metrics: `prompts`, `pairs`, `dropped` (prompts without a pair: rewards equal or within the
+    margin, or responses unfinished), `duplicates` (dropped), `mean_reward`, `mean_margin`.
     """
     groups = sample_and_score(config, inputs, context)
     found = [

@@ -1,4 +1,4 @@
-"""A process reward model: how likely each step of a solution is right, from a policy's backbone."""
+"""A process reward model: the probability that a step is right; built on a policy's backbone."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
 
     The artifact is an `AutoModelForTokenClassification` of two labels, wrong (0) and right (1).
 
-    Metrics: `train_steps`, `heldout_steps`, `heldout_accuracy`, and beside it
-    `heldout_majority`, the accuracy of always answering what is most frequent.
+    Metrics: `train_steps`, `heldout_steps`, `heldout_accuracy`, and for
+    comparison `heldout_majority`, the accuracy of always predicting the more frequent label.
     """
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id = chat.pad_id(tokenizer)
@@ -64,7 +64,7 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
 def _solutions(
     config: ProcessRewardConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Sequence[LabelledSolution], Sequence[LabelledSolution]]:
-    """Solutions for training, and solutions that are held out."""
+    """Return the solutions for training and the held-out solutions."""
 
     def encode(source: DataConfig | Path) -> list[LabelledSolution]:
         marks = {"placeholder": config.placeholder, "first_step": config.first_step}

@@ -1,4 +1,4 @@
-"""Rejection sampling: sample a group per prompt, keep the responses that are good enough.
+"""Rejection sampling: sample a group per prompt and keep the responses that the rule selects.
 
 The artifact is a dataset for SFT.
 """

@@ -1,4 +1,4 @@
-"""A reward model from preferences, from a policy's backbone."""
+"""A reward model, trained on preferences; built on a policy's backbone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from training_core.types import Pair
 
 
 def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
-    """Fit the likelihood of the preferences.
+    """Maximise the likelihood of the preferences.
 
     The artifact is an `AutoModelForSequenceClassification` of one label.
 
@@ -84,7 +84,7 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
 def _pairs(
     config: RewardModelConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Sequence[Pair], Sequence[Pair]]:
-    """Pairs for training and pairs that are held out."""
+    """Return the pairs for training and the held-out pairs."""
 
     def encode(source: DataConfig | Path) -> list[Pair]:
         rows = preferences(source)

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: imitate responses, from a base model or from a policy of the graph."""
+"""Supervised fine-tuning: imitate responses, starting from a base model or an earlier policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from training_core.types import Example
 
 
 def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
-    """Train on the trained tokens alone; the artifact is the policy.
+    """Train the policy, which is the artifact; only the tokens in the loss mask count.
 
     Metrics: `examples`, and with `eval_data` `heldout_loss_before` and `heldout_loss`, in nats per
     trained token.

@@ -1,1 +1,1 @@
-"""How safely: Prefect tasks for retry, reuse, lineage, gates and promotion."""
+"""Prefect tasks around stages: retry, reuse, lineage, gates and promotion."""

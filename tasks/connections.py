@@ -1,4 +1,4 @@
-"""The three places that a flow talks to, as its environment names them."""
+"""The three services that a flow uses; their addresses come from environment variables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from training_core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Connections:
-    """The store (a folder that every node sees), the Ray cluster, and the registry."""
+    """The store (a folder that every node can access), the Ray cluster, and the registry."""
 
     store: Store
     cluster: RayCluster
@@ -22,7 +22,7 @@ class Connections:
 
 
 def connect() -> Connections:
-    """Connect as RATCHET_STORE, RAY_ADDRESS and MLFLOW_TRACKING_URI say.
+    """Connect to the addresses in RATCHET_STORE, RAY_ADDRESS and MLFLOW_TRACKING_URI.
 
     Raises:
         ConfigError: if one of them is not set.

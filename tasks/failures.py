@@ -1,4 +1,4 @@
-"""Why an attempt ended, as an error that says whether to try again."""
+"""The reason why an attempt ended, as an error; its class decides about a retry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
     """Turn the end of an attempt without a manifest into an error.
 
     Returns:
-        A permanent error for what a person has to mend, else a `TransientError`.
+        A permanent error if a person must fix the cause, else a `TransientError`.
     """
     recorded = read_error(attempt)
     where = f"{attempt.job_id} (log: {attempt.log})"
@@ -36,7 +36,7 @@ def failure_of(attempt: Attempt, info: JobInfo) -> RatchetError:
 
 
 def is_transient(task: Task[..., object], task_run: TaskRun, state: State) -> bool:
-    """Prefect's question whether to retry."""
+    """Return whether Prefect must retry the task."""
     del task, task_run
     error = state.result(raise_on_failure=False)
     return isinstance(error, TransientError)

@@ -1,6 +1,6 @@
 """Follow a running attempt.
 
-Its log goes to the run's log, its progress to an artifact, its curves to MLflow.
+Copies its log to the run's log, its progress to an artifact and its curves to MLflow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from training_core.errors import TransientError
 POLL_SECONDS = 0.5
 MIRROR_SECONDS = 3.0
 PENDING_SECONDS = 10.0
-"""A job that waits longer than this for the cluster says so."""
+"""If a job waits longer than this for the cluster, the log states it."""
 
 RunLogger = Logger | LoggerAdapter[Logger]
 
@@ -41,21 +41,21 @@ def follow(
 ) -> JobInfo:
     """Wait until the attempt has ended.
 
-    Polls are short, since Prefect can only interrupt between them.
+    Polls are short, because Prefect can interrupt only between them.
 
     Args:
-        attempt: that runs, or waits to.
-        cluster: where its job is.
-        mirror: takes its curves to MLflow.
+        attempt: the running or waiting attempt.
+        cluster: runs its job.
+        mirror: copies its curves to MLflow.
         log: the run's log.
-        step: names the progress artifact.
-        resources: what the job asks for; named if the cluster keeps it waiting.
+        step: name of the progress artifact.
+        resources: resources of the job, for the log message if it has to wait.
 
     Returns:
-        What the cluster says of the job at last.
+        The last information from the cluster about the job.
 
     Raises:
-        TransientError: if the cluster does not answer and the process does not beat.
+        TransientError: if the cluster does not answer and the process has no recent heartbeat.
     """
     tail = LogTail(attempt.log)
     progress = ProgressBar(attempt.progress, step)
@@ -73,7 +73,7 @@ def follow(
 
 
 def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
-    """A job that the cluster lost sight of, but whose heart beats, counts as running."""
+    """Return the state of the job; RUNNING if only its heartbeat shows that it is alive."""
     try:
         info = cluster.info(attempt.job_id)
     except TransientError:
@@ -86,7 +86,7 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
 
 
 class PendingNotice:
-    """Says once why a job does not start: the cluster may never have what it asks for."""
+    """Logs once that a job waits: the cluster may never have enough resources for it."""
 
     def __init__(self, job_id: str, resources: ResourcesConfig) -> None:
         self._job_id, self._resources = job_id, resources
@@ -110,7 +110,7 @@ class PendingNotice:
 
 
 class LogTail:
-    """Reads what was appended to a file since the last look."""
+    """Reads the lines that were appended to a file since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -146,7 +146,7 @@ class ProgressBar:
         percent = 100.0 * now["done"] / max(1, now["total"])
         if self._artifact is None:
             made = create_progress_artifact(percent, key=self._key, description=now["text"])
-            self._artifact = cast(UUID, made)  # it is a coroutine only in a coroutine
+            self._artifact = cast(UUID, made)  # a coroutine only if the caller is one
         else:
             text = f"{now['done']} of {now['total']}: {now['text']}"
             update_progress_artifact(self._artifact, percent, description=text)
@@ -165,7 +165,7 @@ class CurveMirror:
         self._run_id: str | None = None
 
     def refresh(self, log: RunLogger) -> None:
-        """Copy what is new, every few seconds; where MLflow is away, say so and try again later."""
+        """Copy new lines every few seconds; if MLflow does not answer, log that and retry later."""
         if time.monotonic() < self._next or not self._path.exists():
             return
         try:

@@ -1,4 +1,4 @@
-"""The gate: what an evaluation must show before a policy may become champion.
+"""The gate: conditions on an evaluation before its policy may become champion.
 
 The evaluation's metrics, candidate against baseline on the same prompts:
 
@@ -23,7 +23,7 @@ SIGNS = {">": operator.gt, ">=": operator.ge, "<=": operator.le}
 
 
 class GateConfig(Block):
-    """Thresholds of a promotion; None asks nothing. They change no result, only its fate."""
+    """Thresholds of a promotion; None disables a check. No stage result depends on them."""
 
     min_win_rate_low: float = operational(
         0.5,
@@ -60,7 +60,7 @@ class Check(BaseModel):
 
 
 class Verdict(BaseModel):
-    """What the gate says, and why; stored with a promotion as its evidence."""
+    """The decision of the gate with its checks; stored as the evidence of a promotion."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
@@ -69,16 +69,16 @@ class Verdict(BaseModel):
 
 
 def judge(metrics: Mapping[str, float], gate: GateConfig) -> Verdict:
-    """Weigh an evaluation.
+    """Check an evaluation against the thresholds.
 
     Args:
-        metrics: of the evaluation; see the head of this module.
+        metrics: metrics of the evaluation; see the docstring of this module.
         gate: the thresholds.
 
     Returns:
         Passed only if every check passed; a number that is missing or NaN fails its check.
     """
-    # Strictly above: a candidate that only ever ties has the interval [0.5, 0.5].
+    # Strictly above, because a candidate with only ties has the interval [0.5, 0.5].
     checks = [_check("win_rate_low", ">", gate.min_win_rate_low, metrics)]
     if gate.min_reward_gain is not None:
         checks.append(_check("reward_gain", ">=", gate.min_reward_gain, _reward_gain(metrics)))

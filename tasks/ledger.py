@@ -1,13 +1,14 @@
-"""The promotion ledger: the only way in which `champion` moves.
+"""The promotion ledger: only a new entry in it changes the champion.
 
-MLflow's aliases know no compare-and-set, so two promoters can overwrite each other unseen. But it
-numbers model versions in the order they arrive. So each promotion of `tiny.policy` is a version of
-`tiny.policy.promotions` that says on which entry it was based, and
+MLflow's aliases have no compare-and-set, so one of two promotions could overwrite the other without
+an error. But MLflow numbers model versions in the order of arrival. So each promotion of
+`tiny.policy` is a version of `tiny.policy.promotions` with the number of the entry that it was
+based on, and
 
     an entry is valid if and only if its `based_on` is the number of the last valid entry before it.
 
-Of several entries based on the same one the first is valid, for every reader alike. The champion is
-the target of the last valid entry; the aliases `champion` and `previous` follow it and heal.
+Of several entries based on the same one only the first is valid, for every reader. The champion is
+the target of the last valid entry; `heal` sets the aliases `champion` and `previous` to match it.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Promotion(BaseModel):
     """A valid entry.
 
     Attributes:
-        number: its place in the ledger.
-        decision: digest of what was decided; the same decision sent twice is one.
-        target: version number that became champion.
+        number: number of the entry in the ledger.
+        decision: digest of the decision; the same decision sent twice counts once.
+        target: number of the version that became champion.
         based_on: number of the entry that was the last valid one; 0 for the first.
         verdict: `passed` or `rollback`.
         evidence: the gate's verdict with its checks; empty for a rollback.
-        decided_by: who, as claimed.
-        reason: why.
+        decided_by: name of the person, not verified.
+        reason: reason for people.
         at: Unix time.
     """
 
@@ -90,21 +91,22 @@ def promote(
 ) -> Promotion:
     """Make a version the champion.
 
-    Asking again with the same arguments after an interruption is safe: a decision counts once.
+    After an interruption, call it again with the same arguments: a decision counts once.
 
     Args:
         registry: holds the ledger.
-        name: the registered model, as `tiny.policy`.
+        name: the registered model, e.g. `tiny.policy`.
         target: number of the version.
         based_on: number of the last valid entry when the evidence was gathered, or 0.
         evidence: the gate's verdict on the target against the champion of `based_on`.
-        who: decides.
-        why: for people.
+        who: name of the person who decides.
+        why: reason for people.
 
     Raises:
-        ConflictError: if the champion has moved since `based_on`; nothing changed, judge again.
+        ConflictError: if the champion has changed since `based_on`; nothing is written. Evaluate
+            against the new champion.
         ConfigError: if the gate did not pass, or there is no such version.
-        IntegrityError: if the version's files are not what they were when it was made.
+        IntegrityError: if the version's files differ from its manifest.
         TransientError: if MLflow cannot be reached.
     """
     if not evidence.passed:
@@ -124,19 +126,19 @@ def promote(
 def rollback(
     registry: Registry, name: str, target: int, *, based_on: int, who: str, why: str
 ) -> Promotion:
-    """Make a version that was champion before champion again, by a new entry.
+    """Make a former champion the champion again, by a new entry.
 
     Args:
         registry: holds the ledger.
         name: the registered model.
         target: number of the version.
         based_on: number of the last valid entry.
-        who: decides.
-        why: for people.
+        who: name of the person who decides.
+        why: reason for people.
 
     Raises:
         ConfigError: if the target was never champion.
-        ConflictError: as for `promote`, like its other errors.
+        ConflictError: see `promote`, which also describes other errors.
     """
     past = sorted({promotion.target for promotion in history(registry, name)})
     if target not in past:
@@ -153,7 +155,7 @@ def rollback(
 
 
 def heal(registry: Registry, name: str) -> None:
-    """Make the aliases `champion` and `previous` what the ledger says."""
+    """Set the aliases `champion` and `previous` to the versions in the ledger."""
     registry.models.hold_alias(name, "champion", lambda: _champion_target(history(registry, name)))
     registry.models.hold_alias(name, "previous", lambda: _previous_target(history(registry, name)))
 

@@ -1,9 +1,9 @@
-"""Which stage keys a lifecycle has asked for, and who may look for or make what belongs to one.
+"""The stage keys that a lifecycle has requested, and a lock for each of them.
 
-    <store>/lifecycles/<lifecycle>/<stage>/<key>        its text is the step's name there
+    <store>/lifecycles/<lifecycle>/<stage>/<key>        contains the step's name in the lifecycle
 
-A manifest does not know the lifecycles that use it; these files do, so that the registry can be
-made again from the store. They are also what processes lock.
+A manifest does not contain the lifecycles that use it. These files do, so that the registry can be
+created again from the store. Processes also lock these files.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ CANNOT_LOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def claim(root: Path, lifecycle: str, stage: str, key: str, *, step: str) -> Iterator[None]:
-    """Let one process at a time work on a key of a lifecycle, and note that it uses the key.
+    """Lock a key of a lifecycle, and record that the lifecycle uses the key.
 
-    Where the filesystem has no locks the log says so, and two flows at once may register twice.
+    If the filesystem has no locks, this is logged, and two flows at once may register twice.
 
     Args:
         root: the store's folder.
-        lifecycle: who asks.
+        lifecycle: the lifecycle that requests the key.
         stage: the stage's name.
         key: the stage key.
-        step: the stage's name in the lifecycle's flow; the first claim's stays.
+        step: the stage's name in the lifecycle's flow; a later claim does not change it.
     """
     path = _path(root, lifecycle, stage, key)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def claim(root: Path, lifecycle: str, stage: str, key: str, *, step: str) -> Ite
 
 
 def claimed_step(root: Path, lifecycle: str, stage: str, key: str) -> str | None:
-    """Return the step's name in the lifecycle; None if the lifecycle never asked for the key."""
+    """Return the step's name in the lifecycle; None if the lifecycle never requested the key."""
     path = _path(root, lifecycle, stage, key)
     return path.read_text() if path.exists() else None
 

@@ -1,4 +1,4 @@
-"""Which lines of a growing `metrics.jsonl` a mirror still lacks, cut into requests."""
+"""The lines of a growing `metrics.jsonl` that are not copied yet, divided into requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Point(NamedTuple):
 
 
 class MetricBatch(NamedTuple):
-    """Points for one request, and the last step that the mirror has whole once it is through."""
+    """Points for one request, and the last step that is completely copied after it."""
 
     points: list[Point]
     upto: int
@@ -29,10 +29,10 @@ def batches(
 
     Args:
         lines: `{"step": int, "time": float, "metrics": {name: value}}`, steps never decreasing.
-        mirrored: the last step that the mirror has whole; None before the first.
-        is_complete: no line will follow. Until then the newest step is held back, because another
-            line of that step may come, and would be taken for one that the mirror has.
-        size: points in a batch; a step may be cut, and is then sent again after an interruption.
+        mirrored: the last completely copied step; None before the first.
+        is_complete: whether the file is complete. If not, the newest step is not copied yet,
+            because another line of that step may follow and would then be skipped.
+        size: points in a batch; a step may be divided, and is sent again after an interruption.
     """
     newest = lines[-1]["step"] if lines else 0
     points = [

@@ -1,4 +1,4 @@
-"""What a flow holds of a finished stage: names, digests and numbers, never a path."""
+"""References of a flow to finished stages: names, digests and numbers, never a path."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class StageRef(BaseModel):
         stage: the stage's name.
         step: its name in this flow.
         key: the stage key.
-        digest: of what was made.
-        kind: what was made.
-        metrics: the manifest's.
-        seconds: wall-clock time that the attempt took which made it.
-        is_reused: found finished, not run by this flow.
+        digest: digest of the artifact.
+        kind: kind of the artifact.
+        metrics: metrics of the manifest.
+        seconds: wall-clock time of the attempt that produced it.
+        is_reused: whether it had finished before, so that this flow did not run it.
         model_version: number in the registry, for models.
     """
 
@@ -43,7 +43,7 @@ PENDING = "pending"
 
 
 def pending_ref(stage: str, step: str) -> StageRef:
-    """Build the ref of a step whose result nobody knows yet, for what only looks at a recipe."""
+    """Build the ref of a step that has not run, for a flow that only plans."""
     return StageRef(
         stage=stage,
         step=step,
@@ -57,7 +57,7 @@ def pending_ref(stage: str, step: str) -> StageRef:
 
 
 def ref_of(manifest: Manifest, step: str, *, is_reused: bool) -> StageRef:
-    """Build the ref of a manifest, under the name that this flow calls it by."""
+    """Build the ref of a manifest, with the name of the step in this flow."""
     return StageRef(
         stage=manifest.stage,
         step=step,

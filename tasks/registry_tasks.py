@@ -1,4 +1,4 @@
-"""Prefect tasks that mirror finished stages into the registry and move the champion."""
+"""Prefect tasks that copy finished stages to the registry and change the champion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENT: dict[str, Any] = {
     "retry_delay_seconds": REGISTRY_RETRIES,
     "retry_condition_fn": is_transient,
 }
-"""Of every task that talks to MLflow: a short outage of it ends no flow."""
+"""Options of every task that uses MLflow, so that a short outage does not end a flow."""
 
 
 @task(
@@ -40,11 +40,11 @@ def register(
     """Make the finished stage a model version (or a finished run, for data), once.
 
     Returns:
-        The ref, with its model version where it has one.
+        The ref, with its model version if it has one.
 
     Raises:
-        IntegrityError: if the stage's files are no longer what its manifest says.
-        TransientError: while MLflow cannot be reached; nothing is lost meanwhile.
+        IntegrityError: if the stage's files differ from its manifest.
+        TransientError: if MLflow cannot be reached; nothing is lost.
     """
     manifest = connections.store.find_digest(ref.stage, ref.key, ref.digest)
     if manifest is None:
@@ -78,13 +78,14 @@ def promote(
     who: str,
     why: str,
 ) -> bool:
-    """Write the verdict down; if the evidence passed, make the version the champion.
+    """Write the verdict to an artifact; if the evidence passed, make the version the champion.
 
     Returns:
-        Whether the champion moved.
+        Whether the champion changed.
 
     Raises:
-        ConflictError: if somebody else moved it meanwhile; judge again against the new one.
+        ConflictError: if another process changed the champion meanwhile; evaluate against the new
+            one.
     """
     log = get_run_logger()
     create_markdown_artifact(as_table(verdict), key="promotion", description=f"{name}/{version}")
@@ -116,11 +117,11 @@ def promote(
 def roll_back(
     connections: Connections, name: str, version: int, *, based_on: int, who: str, why: str
 ) -> None:
-    """Make a version that was champion before champion again.
+    """Make a former champion the champion again.
 
     Raises:
         ConfigError: if it was never champion.
-        ConflictError: if somebody else moved the champion meanwhile.
+        ConflictError: if another process changed the champion meanwhile.
     """
     ledger.rollback(connections.registry, name, version, based_on=based_on, who=who, why=why)
     get_run_logger().info("%s/%d is champion again", name, version)
@@ -128,7 +129,7 @@ def roll_back(
 
 @task(name="champion", task_run_name="champion of {name}", **PATIENT)
 def read_champion(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
-    """Do what `champion_of` does, and wait for MLflow where that is away for a short time."""
+    """Call `champion_of`; retry during a short outage of MLflow."""
     return champion_of(connections, name)
 
 
@@ -142,12 +143,12 @@ def champion_of(connections: Connections, name: str) -> tuple[int, ModelVersionR
 
 
 def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef:
-    """Return a registered model as something that a stage can take as input.
+    """Return a registered model as a ref that a stage can take as input.
 
-    Its own bytes: where its stage was made anew since, those that were set aside.
+    If its stage has run again since, the ref has the files of the earlier run.
 
     Raises:
-        IntegrityError: if its files are damaged or gone.
+        IntegrityError: if its files are damaged or missing.
     """
     manifest = connections.store.find_digest(version.stage, version.stage_key, version.digest)
     if manifest is None:
@@ -170,5 +171,5 @@ def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef
 
 
 def evidence_metrics(against_champion: StageRef, against_sft: StageRef) -> Mapping[str, float]:
-    """Join both evaluations into what the gate reads: wins over champion, divergence from SFT."""
+    """Join two evaluations for the gate: win rate against the champion, divergence from SFT."""
     return {**against_champion.metrics, "kl_to_reference": against_sft.metrics["kl_to_baseline"]}

@@ -1,10 +1,10 @@
-"""The one wrapper around every stage: reuse it, or submit it and follow it to its manifest.
+"""The task that runs any stage: reuse it, or submit it and follow it until its manifest exists.
 
     key -> manifest? then `Reused`
         -> attach or submit -> follow -> manifest? then a ref -> else classify the end
 
-The truth is the manifest: neither the job's status nor Prefect's cache. Retries live here and
-nowhere else.
+Only the manifest decides whether a stage is done, not the job's status or Prefect's cache. All
+retries of stages happen here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from training_core.errors import ConfigError, IntegrityError
 
 @dataclass(frozen=True)
 class StageJob:
-    """A stage to be done.
+    """A stage to run.
 
     Attributes:
-        step: its name in the flow; several steps may be of one stage.
-        config: what to do; its class says which stage.
+        step: its name in the flow; several steps may use one stage.
+        config: config of the stage; its class determines the stage.
         inputs: finished stages by role.
         lifecycle: name of the experiment and the registered models.
-        is_forced: do it again even if it is done.
+        is_forced: run it again even if it is done.
     """
 
     step: str
@@ -53,16 +53,16 @@ class StageJob:
 
     @property
     def spec(self) -> StageRecord:
-        """The row of the stage table whose page the config comes from."""
+        """The record of the stage that the config belongs to."""
         return stage_of(self.config)
 
 
 def request_for(job: StageJob, connections: Connections) -> Request:
-    """Work out the stage key and everything that the stage's process needs.
+    """Compute the stage key and the request for the stage's process.
 
     Raises:
-        ConfigError: if an input that the stage requires is missing, or one is given that it does
-            not take.
+        ConfigError: if an input that the stage requires is missing, or an input is given that it
+            does not accept.
         IntegrityError: if an input is no longer in the store.
     """
     spec = job.spec
@@ -90,11 +90,11 @@ def request_for(job: StageJob, connections: Connections) -> Request:
     name="stage", task_run_name="{job.step}", cache_policy=NO_CACHE, retry_condition_fn=is_transient
 )
 def stage_task(job: StageJob, connections: Connections) -> Any:
-    """Return the `StageRef` of the finished stage, doing it if that is not done.
+    """Return the `StageRef` of the finished stage; run it if it is not done.
 
     Raises:
-        TransientError: what Prefect retries.
-        RatchetError: what a person has to mend.
+        TransientError: if a retry may succeed; Prefect retries it.
+        RatchetError: if a person must fix the cause.
     """
     log = get_run_logger()
     store, request = connections.store, request_for(job, connections)

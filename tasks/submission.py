@@ -1,4 +1,4 @@
-"""Attempts: find the one that lives, or start the next. Ids are never used twice.
+"""Attempts: find the running one, or start the next. Ids are never used twice.
 
 job <stage>-<key12>-a1, -a2, …   <->   directory <store>/stages/<stage>/<key>/attempts/a1, a2, …
 """
@@ -17,7 +17,7 @@ from stages.runtime.ray_cluster import JobStatus, RayCluster
 from stages.runtime.store import Manifest, Request, Store
 
 STALE_SECONDS = 6 * HEARTBEAT_SECONDS
-"""A heartbeat older than this means that nobody is alive behind it."""
+"""If a heartbeat is older than this, its process is dead."""
 
 
 def attach_or_submit(
@@ -25,11 +25,11 @@ def attach_or_submit(
 ) -> tuple[Attempt, bool] | Manifest:
     """Return the attempt that is working on `request`, starting one if none is.
 
-    Two callers at once end up with one attempt: making its directory decides who made it, and
-    submitting an id that exists is the same as attaching to it.
+    Two callers at once get the same attempt: only one of them can create its directory, and
+    submitting an existing id does nothing.
 
     Returns:
-        The attempt, and whether it was already there; or the manifest, if the stage is done
+        The attempt, and whether it existed already; or the manifest, if the stage has finished
         meanwhile.
     """
     while True:
@@ -41,21 +41,21 @@ def attach_or_submit(
             if status is JobStatus.UNKNOWN and not newest.log.exists():
                 _submit(cluster, newest, request, resources)
                 return newest, True
-        # Only now: a job that had not ended when its caller last looked may have published since.
+        # Checked here, because a job that was running before may have published its manifest since.
         if manifest := store.find(request.stage, request.key):
             return manifest
         number = newest.number + 1 if newest else 1
         attempt = store.attempt(request.stage, request.key, f"a{number}")
         try:
             attempt.directory.mkdir(parents=True)
-        except FileExistsError:  # somebody else was faster: attach to that one
+        except FileExistsError:  # another process was faster: attach to its attempt
             continue
         _submit(cluster, attempt, request, resources)
         return attempt, False
 
 
 def is_alive(attempt: Attempt) -> bool:
-    """Whether the attempt's process has beaten lately, whatever the cluster says of it."""
+    """Whether the attempt's process has a recent heartbeat, for any status from the cluster."""
     try:
         beat = json.loads(attempt.heartbeat.read_text())
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def leave_waiters(store: Store, stage: str, key: str, waiter: str) -> None:
 
 
 def leave_all_waiters(store: Store, waiter: str) -> None:
-    """Record that the flow run `waiter` waits for nothing any more."""
+    """Record that the flow run `waiter` no longer waits for any key."""
     for mark in (store.root / "stages").glob(f"*/*/waiters/{waiter}"):
         mark.unlink(missing_ok=True)
 
@@ -87,13 +87,13 @@ def stop_abandoned(
     """Stop the jobs that only the flow run `waiter` was waiting for.
 
     Args:
-        store: where the waiters' marks are.
-        cluster: where the jobs are.
+        store: contains the marks of waiting flow runs.
+        cluster: runs the jobs.
         waiter: id of the flow run that ends.
-        is_waiting: whether the flow run of another mark still goes on; one that died left its own.
+        is_waiting: whether another flow run is still alive; the marks of a dead one remain.
 
     Returns:
-        Ids of the jobs.
+        Ids of the stopped jobs.
     """
     stopped = []
     for mark in sorted((store.root / "stages").glob(f"*/*/waiters/{waiter}")):

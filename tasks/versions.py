@@ -1,6 +1,6 @@
-"""What a model version is, and how a checkpoint becomes its files without being written twice.
+"""Model versions: their names, tags and files, which are hard links to the artifact.
 
-Knows the registry's rules but not MLflow itself, so that importing it costs nothing.
+Contains the rules of the registry but does not import MLflow, so that importing it is fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODEL_SUFFIX = {
     "reward_model": "reward-model",
     "process_reward_model": "process-reward-model",
 }
-"""Artifact kind -> what follows the lifecycle in a registered model's name."""
+"""Artifact kind -> the part after the lifecycle in a registered model's name."""
 
 RESERVED_ALIASES = ("champion", "candidate", "previous", "latest")
 KEY_LENGTH, PARAM_LENGTH = 250, 6000  # MLflow's limits
@@ -37,15 +37,15 @@ CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
 class ModelVersionRef(BaseModel):
-    """A model version and where its files are.
+    """A model version and the location of its files.
 
     Attributes:
-        name: the registered model, as `tiny.policy`.
+        name: the registered model, e.g. `tiny.policy`.
         version: its number.
-        stage: the stage that made it.
+        stage: the stage that produced it.
         step: that stage's name in the flow.
-        stage_key: finds the manifest in the store.
-        digest: of the files, as in the manifest.
+        stage_key: key of the manifest in the store.
+        digest: digest of the files, as in the manifest.
         run_id: the MLflow run with its curves.
         path: directory that `from_pretrained` loads in place.
         metrics: the manifest's metrics.
@@ -65,13 +65,13 @@ class ModelVersionRef(BaseModel):
 
     @property
     def uri(self) -> str:
-        """The address that MLflow's own functions take."""
+        """The address for MLflow's own functions."""
         return f"models:/{self.name}/{self.version}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A model version seen only as a numbered record, as a ledger needs it; `at` is Unix time."""
+    """A model version as an entry of a ledger; `at` is Unix time."""
 
     number: int
     tags: Mapping[str, str]
@@ -82,7 +82,7 @@ def alias_of(step: str) -> str:
     """Return the alias that marks the newest version of `step`.
 
     Raises:
-        ConfigError: if the name is one that MLflow or the promotion ledger keeps for itself.
+        ConfigError: if MLflow or the promotion ledger reserves the name.
     """
     alias = re.sub(r"[^a-z0-9_-]", "-", step.lower())
     if not alias or alias in RESERVED_ALIASES or re.fullmatch(r"v\d+", alias):
@@ -92,7 +92,7 @@ def alias_of(step: str) -> str:
 
 
 def tags_of(manifest: Manifest, step: str) -> dict[str, str]:
-    """Return the tags of a model version: where it comes from, and the metrics that gates read."""
+    """Return the tags of a model version: its origin, and the metrics for gates."""
     return {
         "stage_key": manifest.key,
         "stage": manifest.stage,
@@ -116,7 +116,7 @@ def without_userinfo(text: str) -> str:
 
 
 def params_of(manifest: Manifest) -> dict[str, str]:
-    """Return the config as dotted keys, cut and spelled as MLflow's parameters must be."""
+    """Return the config as dotted keys, shortened and spelled for MLflow's parameters."""
     return {
         re.sub(r"[^\w./ -]", "_", key)[:KEY_LENGTH]: value[:PARAM_LENGTH]
         for key, value in _flatten(manifest.config)
@@ -126,8 +126,8 @@ def params_of(manifest: Manifest) -> dict[str, str]:
 def place_files(manifest: Manifest, source: Path, target: Path) -> None:
     """Make `target` a directory with the manifest's files, hard-linked to those in `source`.
 
-    Where the filesystem cannot link (another device, another owner), they are copied and the log
-    says so. The directory appears at once and whole; one that has every file is left alone.
+    If the filesystem cannot link (another device, another owner), they are copied and this is
+    logged. The directory appears in one step; if it has every file already, nothing happens.
     """
     if all(_has(target / r.path, r.size) for r in manifest.files):
         return
@@ -143,10 +143,10 @@ def place_files(manifest: Manifest, source: Path, target: Path) -> None:
 
 
 def verify(store: Store, ref: ModelVersionRef) -> None:
-    """Check every byte of a version: the store's files and, where those are copies, what is loaded.
+    """Check every byte of a version: its files in the store, and the loaded ones if copied.
 
     Raises:
-        IntegrityError: naming what is wrong.
+        IntegrityError: if a file differs; the message names it.
     """
     manifest = store.find_digest(ref.stage, ref.stage_key, ref.digest)
     if manifest is None:

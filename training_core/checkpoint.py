@@ -4,8 +4,8 @@
 
 Everything is written into a hidden directory and fsynced; `COMPLETE` is written last and lists the
 files with sizes and SHA-256, and then the directory gets its name. Older checkpoints are deleted
-only after that, so one that loads always exists. Of several ranks the first writes, and each adds
-its own shards.
+only after that, so a complete one always exists. With several ranks the first one writes, and each
+adds its own shards.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def save(
     shards: Callable[[Path], None] | None = None,
     dist_info: DistInfo = SINGLE_PROCESS,
 ) -> Checkpoint:
-    """Write a checkpoint of `models` and `state` below `root`, then drop old ones.
+    """Write a checkpoint of `models` and `state` below `root`, then delete old ones.
 
     Args:
         root: directory of this attempt's checkpoints.
         step: optimizer (or controller) steps done.
-        models: by name, whole; weights go to `<name>.safetensors`.
+        models: whole models by name; weights are written to `<name>.safetensors`.
         state: tensors and plain values; read back with `weights_only=True`.
-        keep: how many complete checkpoints stay, besides the protected ones.
-        keep_gib: drop the oldest beyond this size, in GiB; the newest stays whatever its size.
-        protected: steps whose checkpoints always stay, as the best one.
-        shards: writes what each rank holds for itself below a directory; called on every rank.
+        keep: number of complete checkpoints to keep, in addition to the protected ones.
+        keep_gib: delete the oldest beyond this total size, in GiB; the newest always stays.
+        protected: steps whose checkpoints always stay, e.g. the best one.
+        shards: writes the part of one rank below a directory; called on every rank.
         dist_info: this process; every rank calls this at the same step.
 
     Raises:
@@ -80,12 +80,12 @@ def save(
                 shards(draft / SHARDS)
             if dist_info.is_first:
                 _write(draft, models, state)
-            barrier(dist_info)  # every shard is there
+            barrier(dist_info)  # every shard is written
             if dist_info.is_first:
                 _mark_complete(draft, step)
                 _replace(final, draft)
     finally:
-        if dist_info.is_first:  # what could not be saved must not fill the disk
+        if dist_info.is_first:  # an incomplete draft must not fill the disk
             shutil.rmtree(draft, ignore_errors=True)
     if dist_info.is_first:
         _rotate(root, keep, keep_gib, {step, *protected})
@@ -115,7 +115,7 @@ def _mark_complete(draft: Path, step: int) -> None:
 
 
 def _replace(final: Path, draft: Path) -> None:
-    """Give `draft` its name; one that has it counts until then, under a name that counts too."""
+    """Rename `draft` to `final`; until then an existing `final` stays valid under another name."""
     aside = final.with_name(final.name + ".replaced")
     if final.exists():
         shutil.rmtree(aside, ignore_errors=True)
@@ -126,7 +126,7 @@ def _replace(final: Path, draft: Path) -> None:
 
 
 def _rotate(root: Path, keep: int, keep_gib: float | None, protected: set[int]) -> None:
-    """Drop what is beyond `keep` or `keep_gib`, and remains of what was being dropped."""
+    """Delete checkpoints beyond `keep` or `keep_gib`, and the remains of unfinished deletions."""
     complete = complete_checkpoints([root])
     whole = {c.directory for c in complete}
     left = float("inf") if keep_gib is None else keep_gib * 2**30
@@ -140,7 +140,7 @@ def _rotate(root: Path, keep: int, keep_gib: float | None, protected: set[int]) 
             whole.discard(old.directory)
     for directory in root.glob("step-*"):
         if directory not in whole:
-            (directory / MARKER).unlink(missing_ok=True)  # first, so that no half counts
+            (directory / MARKER).unlink(missing_ok=True)  # first, so that it is not valid
             shutil.rmtree(directory)
 
 
@@ -151,7 +151,7 @@ def _size(directory: Path) -> int:
 def complete_checkpoints(roots: Iterable[Path]) -> list[Checkpoint]:
     """List the complete checkpoints below `roots`, the highest step first.
 
-    One without a marker, or with a file whose size is not the recorded one, does not count.
+    One without a marker, or with a file whose size is not the recorded one, is not complete.
     """
     found = [
         Checkpoint(marker.parent, step)
@@ -166,12 +166,12 @@ def load(checkpoint: Checkpoint, models: Mapping[str, nn.Module]) -> dict[str, A
     """Load weights into `models` and return the saved state.
 
     Raises:
-        IntegrityError: if a file is not what was saved; the message names it.
+        IntegrityError: if a file differs from what was saved; the message names it.
     """
     try:
         expected = json.loads((checkpoint.directory / MARKER).read_text())["sha256"]
         found = {name: _sha256(checkpoint.directory / name) for name in expected}
-    except (FileNotFoundError, KeyError, ValueError) as error:  # rotated away meanwhile, or torn
+    except (FileNotFoundError, KeyError, ValueError) as error:  # deleted meanwhile, or incomplete
         raise IntegrityError(f"{checkpoint.directory} is not whole: {error!r}") from error
     for name, sha256 in expected.items():
         if found[name] != sha256:

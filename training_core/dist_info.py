@@ -1,4 +1,4 @@
-"""Who a process is among those that train one model; light, so that a contract can name it."""
+"""The rank of a process among those that train one model; imports little."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from training_core.errors import ConfigError
 
 @dataclass(frozen=True)
 class DistInfo:
-    """This process among those that train together.
+    """The rank of this process, and the number of processes that train together.
 
     Attributes:
-        rank: 0 to world_size - 1; 0 writes what is written once.
+        rank: 0 to world_size - 1; rank 0 writes the files that only one process writes.
         world_size: number of processes.
         local_rank: number of this process on its machine; its GPU.
-        tensor_parallel_size: neighbouring ranks that hold the parts of one model, and so see the
-            same data.
+        tensor_parallel_size: number of neighbouring ranks that hold the parts of one model, and so
+            get the same data.
     """
 
     rank: int = 0
@@ -26,7 +26,7 @@ class DistInfo:
     tensor_parallel_size: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse ranks that cannot be."""
+        """Refuse impossible ranks."""
         if self.world_size % self.tensor_parallel_size:
             raise ConfigError(
                 "resources.num_workers must be a multiple of tensor_parallel_size "
@@ -39,7 +39,7 @@ class DistInfo:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes the files that only one process writes."""
         return self.rank == 0
 
     @property
@@ -62,7 +62,7 @@ SINGLE_PROCESS = DistInfo()
 
 
 def dist_info_from(environment: Mapping[str, str]) -> DistInfo:
-    """Read RANK, WORLD_SIZE and LOCAL_RANK; without RANK the process is alone.
+    """Read RANK, WORLD_SIZE and LOCAL_RANK; without RANK there is a single process.
 
     Raises:
         ConfigError: if they contradict each other.

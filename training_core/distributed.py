@@ -1,7 +1,7 @@
-"""Several processes that train one model: who this one is, and what they add up.
+"""Communication between processes that train one model.
 
-Each process is a rank. With one rank every function here returns what it was given, and nothing of
-torch.distributed is touched.
+Each process is a rank. With one rank every function here returns its input and does not use
+torch.distributed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TIMEOUT = timedelta(minutes=30)
 
 @contextmanager
 def connected(dist_info: DistInfo, init_method: str) -> Iterator[None]:
-    """Connect the ranks while the body runs: nccl where there are GPUs, else gloo.
+    """Connect the ranks while the body runs: nccl if there are GPUs, else gloo.
 
     Args:
         dist_info: this process.
-        init_method: where they meet, as `tcp://host:port`, or `env://`.
+        init_method: address of the first, e.g. `tcp://host:port`, or `env://`.
     """
     if dist_info.is_single_process:
         yield
@@ -54,7 +54,7 @@ def connected(dist_info: DistInfo, init_method: str) -> Iterator[None]:
 
 
 def barrier(dist_info: DistInfo) -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called this function."""
     if not dist_info.is_single_process:
         dist.barrier()
 
@@ -69,12 +69,12 @@ def all_gather_object(value: T, dist_info: DistInfo) -> list[T]:
 
 
 def any_rank(claim: bool, dist_info: DistInfo) -> bool:
-    """Whether the claim is true on some rank; the same answer everywhere."""
+    """Whether the claim is true on at least one rank; the result is the same on every rank."""
     return any(all_gather_object(claim, dist_info))
 
 
 def pool_means(means: Mapping[str, Mean], dist_info: DistInfo) -> dict[str, Mean]:
-    """Add up means over shares of the data, in their order; a rank need not have all of them."""
+    """Add up means over shares of the data, in the order of ranks; a rank may lack some of them."""
     pooled: dict[str, Mean] = {}
     everyone = all_gather_object({n: (m.total, m.count) for n, m in means.items()}, dist_info)
     for of_rank in everyone[:: dist_info.tensor_parallel_size]:
@@ -85,7 +85,7 @@ def pool_means(means: Mapping[str, Mean], dist_info: DistInfo) -> dict[str, Mean
 
 
 def broadcast_weights(model: nn.Module, dist_info: DistInfo) -> None:
-    """Give every rank the parameters and buffers of the first, so that they start as one model."""
+    """Copy parameters and buffers of the first rank to all, so that all start with one model."""
     if not dist_info.is_single_process:
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
@@ -94,13 +94,13 @@ def broadcast_weights(model: nn.Module, dist_info: DistInfo) -> None:
 def all_reduce_gradients(parameters: Sequence[Tensor], dist_info: DistInfo) -> None:
     """Add up the gradients of all ranks, in place.
 
-    One sum per optimizer step over a flat buffer, rather than DistributedDataParallel's hooks:
-    those expect a backward pass of every rank for every micro-batch and take a mean, and here a
-    rank may have any number of micro-batches, or none. A parameter without a gradient on every rank
-    keeps none.
+    There is one sum per optimizer step over a flat buffer. The hooks of DistributedDataParallel
+    expect a backward pass of every rank for every micro-batch and take a mean, but here a rank may
+    have any number of micro-batches, or none. A parameter that has no gradient on any rank still
+    has none afterwards.
 
     Args:
-        parameters: the trained ones, in the same order on every rank.
+        parameters: trained parameters, in the same order on every rank.
         dist_info: this process.
     """
     if dist_info.is_single_process:
@@ -122,7 +122,7 @@ def all_reduce_gradients(parameters: Sequence[Tensor], dist_info: DistInfo) -> N
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype and device, of about `BUCKET_ELEMENTS` together."""
+    """Yield neighbours of one dtype and device, of about `BUCKET_ELEMENTS` together."""
     bucket: list[Tensor] = []
     for tensor in tensors:
         is_like = not bucket or (bucket[0].dtype, bucket[0].device) == (tensor.dtype, tensor.device)

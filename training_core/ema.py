@@ -16,11 +16,11 @@ class WeightAverage:
 
         average <- decay * average + (1 - decay) * weight
 
-    It starts as the weights that it is built from.
+    It starts with the present weights of the model.
 
     Args:
-        model: whose trained parameters are averaged.
-        decay: in [0, 1); 0 follows the weights.
+        model: model whose trained parameters are averaged.
+        decay: in [0, 1); with 0 the average equals the weights.
 
     Source:
         Polyak & Juditsky 1992; for RLHF, OpenRLHF's `--enable_ema` (decay 0.992).
@@ -32,7 +32,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the weights of `model`, once per optimizer step."""
+        """Update the average with the weights of `model`; call once per optimizer step."""
         for name, parameter in _trained(model):
             self._average[name].lerp_(_wide(parameter), 1.0 - self._decay)
 
@@ -44,7 +44,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place_of(self, model: nn.Module) -> Iterator[None]:
-        """Let `model` have the average while the body runs, and its own weights back afterwards."""
+        """Put the average into `model` while the body runs; restore its own weights afterwards."""
         own = {name: parameter.detach().clone() for name, parameter in _trained(model)}
         self.write_to(model)
         try:
@@ -55,7 +55,7 @@ class WeightAverage:
                     parameter.copy_(own[name])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The average by parameter name."""
+        """Return the average by parameter name."""
         return dict(self._average)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

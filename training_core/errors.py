@@ -1,18 +1,18 @@
 """The family tree of Ratchet's own errors.
 
     RatchetError
-    ├── InputError         the person who started this must change something; never retried
+    ├── InputError         the user must change something; never retried
     │   ├── ConfigError    a key or value in a preset, an override or a request
     │   └── DataError      a row, a field or a file of a dataset; a model directory that is not one
     ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
     ├── MismatchError      sampler and trainer disagree about the policy; never retried
     ├── StorageFullError   no space left where a stage writes; never retried
-    ├── IntegrityError     bytes on disk are not what their manifest or marker says
-    ├── ConflictError      what a decision was based on has moved; judge again, never overwrite
-    ├── StoppedError       the stage was asked to stop, has saved, and can be resumed
+    ├── IntegrityError     bytes on disk differ from their manifest or marker
+    ├── ConflictError      the basis of a decision has changed; decide again, never overwrite
+    ├── StoppedError       the stage got SIGTERM and saved its state; it can be resumed
     └── TransientError     a lost worker, node or connection; retried with backoff
 
-Every message says what was expected, what was found, and what to do.
+Every message contains what was expected, what was found, and what to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RatchetError(Exception):
 
 
 class InputError(RatchetError):
-    """Something that a person wrote is wrong, and trying again will not help."""
+    """An input from the user is wrong, and a retry will not help."""
 
 
 class ConfigError(InputError):
@@ -51,12 +51,12 @@ class IntegrityError(RatchetError):
 
 
 class ConflictError(RatchetError):
-    """Somebody else's decision came first, so this one was based on what no longer holds."""
+    """Another decision was made first, so the basis of this one is outdated."""
 
 
 class StoppedError(RatchetError):
-    """The stage was asked to stop; what it had computed is saved."""
+    """The stage got the signal to stop; its state is saved."""
 
 
 class TransientError(RatchetError):
-    """A fault of the machinery around a stage; the same request may succeed later."""
+    """A failure outside the stage, e.g. of a node; the same request may succeed later."""

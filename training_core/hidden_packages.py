@@ -1,6 +1,6 @@
-"""Packages that transformers and accelerate import where they are installed, for nothing of ours.
+"""Optional packages that transformers and accelerate import although Ratchet does not use them.
 
-Each of them costs every stage process a second or two.
+Each import takes one or two seconds in every stage process.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from typing import Any
 def hidden(*packages: str) -> Iterator[None]:
     """Make packages look as if they were not installed, for as long as the `with` lasts.
 
-    One that this process has imported already stays as it is: it costs nothing any more, and its
-    objects may be in use.
+    A package that is imported already does not change, because its objects may be in use.
 
     Args:
         packages: top-level names, e.g. `sklearn`.
     """
     absent = [name for name in packages if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
-    modules.update(dict.fromkeys(absent))  # None is Python's own mark of what cannot be imported
+    modules.update(dict.fromkeys(absent))  # None means to Python that the import must fail
     try:
         yield
     finally:
@@ -34,9 +33,9 @@ def hidden(*packages: str) -> Iterator[None]:
 def tell_transformers_to_do_without() -> None:
     """Keep transformers from importing scikit-learn and scipy, and with them pandas.
 
-    It fits a threshold of assisted generation with the one and matches boxes of pictures with the
-    other; nothing here needs either. Transformers asks once whether they are there, scipy when it
-    is imported itself, and keeps the answer. Whoever else imports them gets them as before.
+    Transformers uses scikit-learn for assisted generation and scipy for boxes in images; Ratchet
+    uses neither. Transformers checks only once whether they are installed (scipy during its own
+    import) and keeps the result. Other modules can still import both packages.
     """
     with hidden("sklearn", "scipy"):
         from transformers.utils.import_utils import is_sklearn_available  # noqa: PLC0415 - see above

@@ -1,7 +1,7 @@
-"""The one training loop: every optimizer step of every stage is made here.
+"""The training loop, which makes every optimizer step of every stage.
 
-`train_steps` is a generator. It yields a report after each optimizer step, and the stage decides,
-in plain code between two yields, when to log, evaluate, save or stop. There are no callbacks and no
+`train_steps` is a generator. It yields a report after each optimizer step. Between two yields,
+the code of the stage decides when to log, evaluate, save or stop. There are no callbacks and no
 trainer object.
 """
 
@@ -36,17 +36,17 @@ def train_steps(
     Args:
         engine: holds model, optimizer and schedule.
         objective: the loss of one micro-batch.
-        batches: batches, each already cut into micro-batches; of several ranks each gets its own
+        batches: batches, each already cut into micro-batches; with several ranks each gets its own
             share of every batch, which may be empty.
         first_step: optimizer steps already done, for a resumed run.
-        dist_info: this process; reports are of all ranks together, and the same on each.
+        dist_info: this process; a report covers all ranks and is the same on each.
 
     Yields:
         One report per optimizer step, numbered from `first_step + 1`.
 
     Raises:
-        NonFiniteError: if a loss or the gradient is NaN or infinite; the weights are then still the
-            last good ones.
+        NonFiniteError: if a loss or the gradient is NaN or infinite; the weights are then still
+            those before the step.
 
     Source:
         Division by the global count: OpenRLHF#1249, TRL#2615, open-instruct#1498.

@@ -13,7 +13,7 @@ def constant(progress: float, *, floor: float, decay_fraction: float) -> float:
 
 
 def linear(progress: float, *, floor: float, decay_fraction: float) -> float:
-    """Fall in a line to `floor`."""
+    """Fall linearly to `floor`."""
     del decay_fraction
     return floor + (1.0 - floor) * (1.0 - progress)
 
@@ -29,11 +29,11 @@ def cosine(progress: float, *, floor: float, decay_fraction: float) -> float:
 
 
 def wsd(progress: float, *, floor: float, decay_fraction: float) -> float:
-    """Stay at the peak, then fall in a line to `floor` over the last `decay_fraction`.
+    """Stay at the peak, then fall linearly to `floor` over the last `decay_fraction`.
 
     Source:
         Warmup-stable-decay: Hu et al. 2024 (MiniCPM), §4, https://arxiv.org/abs/2404.06395; the
-        decay in a line: Hägele et al. 2024, §3, https://arxiv.org/abs/2405.18392
+        linear decay: Hägele et al. 2024, §3, https://arxiv.org/abs/2405.18392
     """
     left = (1.0 - progress) / decay_fraction if decay_fraction > 0 else 1.0
     return floor + (1.0 - floor) * min(1.0, left)
@@ -46,7 +46,7 @@ SCHEDULES: dict[str, Callable[..., float]] = {
     "wsd": wsd,
 }
 FLOORS = {"constant": 1.0, "linear": 0.0, "cosine": 0.1, "wsd": 0.0}
-"""Each schedule's own floor, as a share of the peak."""
+"""Default floor of each schedule, as a fraction of the peak."""
 
 
 def learning_rate_factor(
@@ -61,15 +61,15 @@ def learning_rate_factor(
 
     Args:
         name: a key of `SCHEDULES`.
-        warmup_steps: steps over which the factor rises in a line from 1 / warmup_steps to 1.
-        total_steps: where the schedule ends.
-        min_ratio: the floor, in [0, 1]; None is the schedule's own.
+        warmup_steps: steps over which the factor rises linearly from 1 / warmup_steps to 1.
+        total_steps: step at which the schedule ends.
+        min_ratio: the floor, in [0, 1]; None uses the default of the schedule.
         decay_fraction: share of `total_steps`, in (0, 1], in which `wsd` falls.
     """
     decay = SCHEDULES[name]
     floor = FLOORS[name] if min_ratio is None else min_ratio
     steps_after = max(1, total_steps - warmup_steps)
-    share = min(1.0, decay_fraction * total_steps / steps_after)  # of what is after the warm-up
+    share = min(1.0, decay_fraction * total_steps / steps_after)  # of the steps after the warm-up
 
     def factor(step: int) -> float:
         if step < warmup_steps:

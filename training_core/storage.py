@@ -1,4 +1,4 @@
-"""A full disk by its name, whichever library meets it."""
+"""Translation of all errors about a full disk into `StorageFullError`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def writing(what: str) -> Iterator[None]:
     """Translate a full disk into `StorageFullError`.
 
     Args:
-        what: is being written where, for the message.
+        what: description of the file, for the message.
 
     Raises:
         StorageFullError: if the disk, the quota or the size limit is exhausted.
@@ -36,14 +36,14 @@ def writing(what: str) -> Iterator[None]:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from; torch's file writer fails once more while it closes."""
+    """Yield the error and its causes; torch's file writer fails a second time when it closes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _number(error: BaseException) -> int | None:
-    """The errno, which safetensors has in its text only."""
+    """Return the errno; an error of safetensors has it only in its text."""
     if isinstance(error, OSError):
         return error.errno
     found = re.search(r"os error (\d+)", str(error))

@@ -1,8 +1,7 @@
-"""The nouns that flow through training: each arrow of the design leads from one to the next.
+"""The data types of training, from tokenised examples to losses and reports.
 
 Shapes: B sequences, T tokens. Everything is right-padded; `loss_mask[b, t]` is true where token t
-is trained, and the number that belongs to token t (its log-probability, value, advantage) stands at
-column t, not at t - 1.
+is trained, and the log-probability, value and advantage of token t are in column t, not in t - 1.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Example:
 class Pair:
     """Two responses to one prompt, the preferred one first.
 
-    `margin` says by how much it is preferred, in units of the reward; 0 says nothing.
+    `margin` is the difference of their rewards; 0 if it is unknown.
     """
 
     chosen: Example
@@ -42,7 +41,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class UnpairedExample:
-    """A response that was judged by itself: wanted or not."""
+    """A response that was rated by itself: desirable or not."""
 
     example: Example
     is_desirable: bool
@@ -50,12 +49,12 @@ class UnpairedExample:
 
 @dataclass(frozen=True)
 class LabelledSolution:
-    """A solution whose steps are judged one by one.
+    """A solution with labels for its steps.
 
     Attributes:
         example: the tokens; `loss_mask` is 1 at the ends of the labelled steps.
         step_ends: column of each step's last token, its separator included.
-        labels: of each step, in [0, 1]: 1 right, 0 wrong; None where nobody judged it.
+        labels: of each step, in [0, 1]: 1 right, 0 wrong; None without a label.
     """
 
     example: Example
@@ -65,7 +64,7 @@ class LabelledSolution:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a policy is asked: the messages, the rendered text and its token ids.
+    """The input of a policy: the messages, the rendered text and its token ids.
 
     Attributes:
         id: unique in its dataset.
@@ -88,12 +87,12 @@ class Rollout:
     """One sampled response.
 
     Attributes:
-        prompt: what was asked.
-        response_ids: sampled token ids, with the end token where there is one.
-        logprobs: nats, of the sampled tokens under the distribution that was sampled from.
+        prompt: the prompt.
+        response_ids: sampled token ids, with the end token if there is one.
+        logprobs: log-probabilities of the sampled tokens under the sampling distribution, in nats.
         text: the response without special tokens.
-        is_finished: whether the response ended by itself rather than by the token limit.
-        policy_version: number of weight syncs that the engine had seen.
+        is_finished: whether the response ended by itself, not at the token limit.
+        policy_version: number of weight syncs of the engine before the sampling.
     """
 
     prompt: Prompt
@@ -104,7 +103,7 @@ class Rollout:
     policy_version: int
 
     def example(self) -> Example:
-        """Prompt and response as one sequence whose response is trained."""
+        """Return prompt and response as one sequence whose response is trained."""
         mask = (0,) * len(self.prompt.input_ids) + (1,) * len(self.response_ids)
         return Example(self.prompt.input_ids + self.response_ids, mask)
 
@@ -119,10 +118,10 @@ class ScoredRollout:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where several sequences stand in one row: side by side, or as branches of a shared prompt.
+    """Positions of several sequences in one row: side by side, or as branches of a shared prompt.
 
-    A token sees the earlier tokens of its own document that are in the trunk (branch 0) or in its
-    own branch.
+    A token attends to the earlier tokens of its own document in the trunk (branch 0, the shared
+    prompt) or in its own branch.
 
     Attributes:
         documents: [B, T] int64; -1 for padding.
@@ -149,8 +148,8 @@ class Batch:
     Attributes:
         input_ids: [B, T] int64.
         attention_mask: [B, T] bool.
-        loss_mask: [B, T] bool; never set where nothing predicts the token.
-        layout: None where each row is one sequence.
+        loss_mask: [B, T] bool; never true for a token that no column predicts.
+        layout: None if each row is one sequence.
     """
 
     input_ids: Tensor
@@ -160,7 +159,7 @@ class Batch:
 
     @property
     def batch(self) -> Batch:
-        """The batch itself; it makes a `Batch` a `MicroBatch`."""
+        """The batch itself, so that a `Batch` is a `MicroBatch`."""
         return self
 
     @property
@@ -179,11 +178,11 @@ class Batch:
         return len(self.input_ids) if self.layout is None else len(self.layout.ends)
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Row [S] and column [S] of each sequence's last token."""
+        """Return row [S] and column [S] of each sequence's last token."""
         if self.layout is not None:
             rows, columns = self.layout.ends.unbind(dim=1)
             return rows, columns
-        # The last attended column, wherever the padding is (OpenRLHF#217, RewardBench#137).
+        # The last attended column, for padding on any side (OpenRLHF#217, RewardBench#137).
         places = torch.arange(self.attention_mask.shape[1], device=self.attention_mask.device)
         columns = (self.attention_mask * places).argmax(dim=1)
         return torch.arange(len(columns), device=columns.device), columns
@@ -197,7 +196,7 @@ class Batch:
 
 
 class MicroBatch(Protocol):
-    """The input of an objective: some sequences, and what belongs to them."""
+    """The input of an objective: some sequences and the data that belong to them."""
 
     @property
     def batch(self) -> Batch:
@@ -207,13 +206,13 @@ class MicroBatch(Protocol):
 
 @dataclass(frozen=True)
 class Experience:
-    """A batch of rollouts with everything that the losses need; all [B, T] floats.
+    """A batch of rollouts with everything that the losses need; all tensors are [B, T] floats.
 
     Attributes:
         batch: the sequences.
         old_logprobs: trainer's log-probabilities before the update.
-        ref_logprobs: under the reference.
-        values: the critic's, before the update.
+        ref_logprobs: log-probabilities under the reference.
+        values: values of the critic before the update.
         advantages: ready for the policy loss.
         returns: targets of the critic.
     """
@@ -241,18 +240,18 @@ class Experience:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean that is not divided yet, so that it can be added up over micro-batches and ranks."""
+    """A sum and a count, so that a mean can be pooled over micro-batches and ranks."""
 
     total: float
     count: float
 
     def __add__(self, other: Mean) -> Mean:
-        """Pool two means."""
+        """Add two means: sum and count."""
         return Mean(self.total + other.total, self.count + other.count)
 
     @property
     def value(self) -> float:
-        """The mean; NaN if nothing was counted."""
+        """The mean; NaN if the count is 0."""
         return self.total / self.count if self.count else float("nan")
 
 
@@ -261,8 +260,8 @@ class Loss:
     """What an objective returns for one micro-batch.
 
     Attributes:
-        total: scalar tensor with gradient, the *sum* over what is counted.
-        count: how many tokens, pairs or sequences that sum is over.
+        total: scalar tensor with gradient: the *sum* over tokens, pairs or sequences.
+        count: number of tokens, pairs or sequences in the sum.
         metrics: detached quantities to report.
     """
 
@@ -273,7 +272,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one optimizer step did."""
+    """The report of one optimizer step."""
 
     step: int
     loss: float

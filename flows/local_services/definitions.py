@@ -1,4 +1,4 @@
-"""The table of services: how each one is started, and how it is known to be ready."""
+"""The table of services: how each one is started, and the check that it is ready."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flows.local_services.state import ServiceRecord, ServiceRecords
 
 @dataclass(frozen=True)
 class LaunchInputs:
-    """What a launch is made from.
+    """The inputs from which the command of a service is made.
 
     Attributes:
         home: the folder of all state.
-        records: the services that are known so far.
-        ports: chosen, free, one for each that the service prefers.
-        ray_cpus: CPUs that Ray may give away.
+        records: the services that are recorded so far.
+        ports: free ports, one for each preferred port of the service.
+        ray_cpus: number of CPUs that Ray may assign.
     """
 
     home: Path
@@ -32,7 +32,7 @@ class LaunchInputs:
 
 @dataclass(frozen=True)
 class Launch:
-    """A command, ready to run, and the address at which it will answer."""
+    """The command of a service, and its future address."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -46,13 +46,13 @@ class Service:
     """One row of the table.
 
     Attributes:
-        name: as in `services.json` and in the log's name.
-        title: as a person reads it.
-        preferred_ports: the tools' own defaults, used where they are free.
-        launch: makes the command.
-        is_ready: whether the service answers; the record tells where.
+        name: name in `services.json` and of the log.
+        title: name for people.
+        preferred_ports: default ports of the program, used if they are free.
+        launch: builds the command.
+        is_ready: whether the service answers at the address of its record.
         needs: the service that must be ready before this one starts.
-        deadline_seconds: how long a start may take.
+        deadline_seconds: longest time that a start may take.
     """
 
     name: str
@@ -69,11 +69,11 @@ def _launch_prefect(order: LaunchInputs) -> Launch:
     folder = order.home / "prefect"
     environment = server_environment(order.home, order.records) | {
         "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
-        # SQLite refuses some of a poll's bookkeeping when two requests write at once. It is done
-        # again at the next poll, but the library that does it logs 120 lines each time: 300 MB a
-        # day. Prefect's own loggers have their own levels and stay.
+        # If two requests write at once, SQLite refuses some writes of a poll. The next poll repeats
+        # them, but the library logs 120 lines each time, i.e. 300 MB a day. Prefect's loggers have
+        # their own levels and are not affected.
         "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
-        # The page must ask the server that it came from, whatever the user's profile says.
+        # The page must use the server that it came from, for any profile of the user.
         "PREFECT_UI_API_URL": f"http://{HOST}:{port}/api",
     }
     command = (_tool("prefect"), "--no-prompt", "server", "start", "--host", HOST)
@@ -89,7 +89,7 @@ def _launch_mlflow(order: LaunchInputs) -> Launch:
     (port,) = order.ports
     folder = order.home / "mlflow"
     environment = server_environment(order.home, order.records) | {
-        # Eight processes fewer; Ratchet uses none of their features.
+        # Saves eight processes; Ratchet uses none of their features.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     command = (
@@ -110,14 +110,14 @@ def _launch_ray(order: LaunchInputs) -> Launch:
         *("--node-ip-address", HOST, "--port", str(gcs), "--ray-client-server-port", str(client)),
         *("--dashboard-host", HOST, "--dashboard-port", str(dashboard)),
         *("--dashboard-agent-listen-port", str(agent)),
-        # Any free port, so that two clusters on one machine do not meet.
+        # Any free port, so that two clusters on one machine do not collide.
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--temp-dir", str(folder), "--num-cpus", str(order.ray_cpus)),
     )
     environment = server_environment(order.home, order.records) | {
-        # A stopped job may save its state for so long before it is killed; the default is 3 s.
+        # Time in which a stopped job may save its state before it is killed; the default is 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": "30",
-        # There is no other node to drain to; `down` would wait half a minute for it.
+        # There is no other node for the jobs; with draining `down` would wait half a minute.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
     }
     return Launch(command, environment, project_root(), f"http://{HOST}:{dashboard}", scratch)
@@ -137,7 +137,7 @@ def _launch_worker(order: LaunchInputs) -> Launch:
 
 
 def _tool(name: str) -> str:
-    """A command of this environment, whatever PATH says."""
+    """Return the path of a command in this environment; PATH is not used."""
     return str(Path(sys.executable).parent / name)
 
 

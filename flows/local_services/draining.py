@@ -1,4 +1,4 @@
-"""What `ratchet down` says to running jobs and flow runs, so that they can go on later."""
+"""Stopping running jobs and flow runs at `ratchet down`, so that they can resume later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows.local_services.state import ServiceRecord
 def stop_ray_jobs(ray: ServiceRecord, *, grace_seconds: float) -> None:
     """Let every running job save and stop, and wait for them.
 
-    Ray kills a job within a second once its supervisor is gone, so jobs are stopped before Ray is.
+    Ray kills a job within a second after its supervisor has ended, so jobs are stopped before Ray.
     """
     deadline = time.monotonic() + grace_seconds
     asked: set[str] = set()
@@ -36,13 +36,13 @@ def _active_jobs(ray: ServiceRecord) -> set[str]:
 
 
 def crash_flow_runs(prefect: ServiceRecord, *, pids: Collection[int]) -> None:
-    """Tell the server that these flow processes are dead.
+    """Mark the runs of these dead flow processes as Crashed on the server.
 
-    A stopped worker kills its flows and says nothing: the runs would stay Running, with no Retry
-    button, until the next server misses their heartbeats. A crashed run can be retried, and one
-    that is tagged `auto-resume` goes on by itself at the next `up`.
+    A stopped worker kills its flows without a report to the server. The runs would stay Running,
+    without a Retry button, until the next server detects missing heartbeats. A crashed run can be
+    retried, and a run with the tag `auto-resume` resumes by itself at the next `up`.
     """
-    # A pid means something on one machine only, and only our own server has runs of one machine.
+    # A pid is valid on one machine only, and only the local server has runs of one machine.
     if prefect.is_external:
         return
     states = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}

@@ -1,4 +1,4 @@
-"""Environment variables: of the services, and of whoever talks to them."""
+"""Environment variables of the services and of their clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flows.local_services.state import ServiceRecords
 
 TOKEN_VARIABLE = "RATCHET_SERVICES_TOKEN"
 
-# Where each service's clients look for it. Set by the user, it names a team's own server.
+# Variable with each service's address. If the user sets it, it is that of a team's server.
 ADDRESS_VARIABLES = {
     "prefect": "PREFECT_API_URL",
     "mlflow": "MLFLOW_TRACKING_URI",
@@ -20,7 +20,7 @@ ADDRESS_VARIABLES = {
 
 
 def client_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
-    """What a program needs in its environment to use the services of a home."""
+    """Return the environment variables for a program that uses the services of a home."""
     addresses = {
         variable: records.services[name].url
         for name, variable in ADDRESS_VARIABLES.items()
@@ -30,12 +30,12 @@ def client_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
 
 
 def server_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
-    """The whole environment of a process that `up` starts, without the services' addresses."""
+    """Return the whole environment of a process that `up` starts, without services' addresses."""
     inherited = {k: v for k, v in os.environ.items() if k not in ADDRESS_VARIABLES.values()}
     return {
         **inherited,
         **_settings(home, records),
-        # `python` in a Ray job and in a flow is the interpreter that runs this.
+        # Ray jobs and flows use the same Python interpreter as this process.
         "PATH": _prepend(str(Path(sys.executable).parent), os.environ.get("PATH")),
         # flows, tasks and stages are importable from any working directory.
         "PYTHONPATH": _prepend(str(project_root()), os.environ.get("PYTHONPATH")),
@@ -48,7 +48,7 @@ def server_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
 
 
 def worker_environment(home: Path, records: ServiceRecords) -> dict[str, str]:
-    """The environment of the worker, and so of every flow that it runs."""
+    """Return the environment of the worker and of every flow that it runs."""
     return {**server_environment(home, records), **client_environment(home, records)}
 
 
@@ -58,12 +58,12 @@ def _settings(home: Path, records: ServiceRecords) -> dict[str, str]:
         "RATCHET_HOME": str(home),
         "RATCHET_ROOT": str(project_root()),
         "RATCHET_STORE": str(store_folder(home)),
-        # PREFECT_HOME does not move results; without these they land in ~/.prefect.
+        # PREFECT_HOME does not apply to results; without these they are written to ~/.prefect.
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": results,
         "PREFECT_LOCAL_STORAGE_PATH": results,
-        # Five retries, the default, end a flow after 76 s without a server.
+        # With the default of five retries, a flow fails after 76 s without a server.
         "PREFECT_CLIENT_MAX_RETRIES": "20",
-        # A flow is called dead after three beats; 30 s is the shortest that Prefect allows.
+        # A flow counts as dead after three missing beats; 30 s is the shortest interval in Prefect.
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -71,15 +71,15 @@ def _settings(home: Path, records: ServiceRecords) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "DO_NOT_TRACK": "1",
     }
-    # A team's own server brings its own login: its profile and its token stay in reach.
+    # A team's server may need a login, so the user's profile and token stay accessible.
     if not _is_external(records, "prefect"):
         settings["PREFECT_HOME"] = str(home / "prefect")
     if not _is_external(records, "ray"):
-        # Else Ray asks for a token as soon as ~/.ray/auth_token exists, and clients get 401.
+        # Otherwise Ray requires a token if ~/.ray/auth_token exists, and clients get 401.
         settings["RAY_AUTH_MODE"] = "disabled"
-        # "Not a cluster of several machines": only this makes Ray stay on loopback. Without it
-        # --node-ip-address 127.0.0.1 is read as the machine's outer address and GCS, raylet and
-        # agents listen on all interfaces, to anyone. Drivers need the same view of their address.
+        # Not a cluster of several machines: only this setting keeps Ray on loopback. Without it Ray
+        # replaces --node-ip-address 127.0.0.1 by the machine's external address, and GCS, raylet
+        # and agents listen on all interfaces. Drivers need the same setting.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     return settings
 

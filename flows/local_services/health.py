@@ -1,4 +1,4 @@
-"""Whether a service answers."""
+"""Checks whether a service answers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def mlflow_answers(record: ServiceRecord) -> bool:
 
 
 def ray_answers(record: ServiceRecord) -> bool:
-    """Whether the cluster can list jobs, which is the last thing to come up."""
+    """Whether the cluster can list jobs, which is the last part of it to start."""
     return ask("GET", f"{record.url}/api/jobs/") is not None
 
 
 def worker_polls(record: ServiceRecord) -> bool:
-    """Whether the worker of this record, not an earlier one of its name, reports to the server."""
+    """Whether the worker of this record, not an earlier one of that name, reports to the server."""
     url = f"{record.url}/work_pools/{POOL}/workers/filter"
     workers: list[dict[str, Any]] = ask("POST", url, {}) or []
     beats = [worker["last_heartbeat_time"] for worker in workers if worker["name"] == WORKER]
@@ -39,7 +39,7 @@ def worker_polls(record: ServiceRecord) -> bool:
 
 
 def external_answers(record: ServiceRecord) -> bool:
-    """Whether anything is there; a team's server may ask for a login, and that is an answer."""
+    """Whether any server answers; a request for a login by a team's server counts as an answer."""
     try:
         httpx.get(record.url, timeout=TIMEOUT_SECONDS)
     except httpx.TransportError:

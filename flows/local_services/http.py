@@ -19,7 +19,7 @@ def ask(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
         body: sent as JSON.
 
     Returns:
-        The answer's body, or None where the service is not there, not ready or has an error.
+        The body of the response; None if the service is missing, not ready or has an error.
     """
     try:
         answer = _client().request(method, url, json=body)
@@ -33,6 +33,6 @@ def ask(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
 
 @cache
 def _client() -> httpx.Client:
-    # One for all: each new one reads the certificates again. No proxy from the environment: these
-    # addresses are this machine's own.
+    # One client for all requests, because each new one reads the certificates again. No proxy from
+    # the environment, because these addresses are on this machine.
     return httpx.Client(trust_env=False, timeout=TIMEOUT_SECONDS)

@@ -28,24 +28,24 @@ def home_folder() -> Path:
 
 
 def store_folder(home: Path) -> Path:
-    """Where finished stages are kept: `$RATCHET_STORE`, or `store` in home."""
+    """The folder of finished stages: `$RATCHET_STORE`, or `store` in home."""
     given = os.environ.get("RATCHET_STORE")
     return Path(given).expanduser().absolute() if given else home / "store"
 
 
 def log_path(home: Path, service: str) -> Path:
-    """The file that takes a service's output."""
+    """The log file with a service's output."""
     return home / "logs" / f"{service}.log"
 
 
 def make_ray_folder(home: Path) -> tuple[Path, Path | None]:
-    """A folder whose path is short enough for Ray's sockets.
+    """Make a folder whose path is short enough for Ray's sockets.
 
     Returns:
         The folder, and the same folder again if it lies outside home and must be deleted at `down`.
 
     Raises:
-        ServiceError: even the system's temporary folder has too long a path.
+        ServiceError: if even the system's temporary folder has too long a path.
     """
     inside = home / "ray"
     if len(str(inside)) <= _LONGEST_RAY_FOLDER:
@@ -62,7 +62,7 @@ def make_ray_folder(home: Path) -> tuple[Path, Path | None]:
 
 
 def choose_ports(preferred: tuple[int, ...]) -> tuple[int, ...]:
-    """A free port for each preferred one: that port itself if it is free, else any.
+    """Return a free port for each preferred one: that port if it is free, else any other.
 
     The ports are held until all are chosen, so they differ; they are free again on return.
     """
@@ -78,7 +78,7 @@ def choose_ports(preferred: tuple[int, ...]) -> tuple[int, ...]:
 
 def _bind(port: int) -> socket.socket:
     sock = socket.socket()
-    # As the servers do: a port in TIME_WAIT from a stopped service is free.
+    # Same option as the servers: a port in TIME_WAIT from a stopped service is free.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((HOST, port))

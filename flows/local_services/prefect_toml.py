@@ -1,4 +1,4 @@
-"""`prefect.toml` in the project root, so that `prefect …` there reaches the local server."""
+"""`prefect.toml` in the project root, so that `prefect …` in that folder uses the local server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MARK = "# Written by `ratchet up` and removed by `ratchet down`; edits are lost
 
 
 def point_prefect_at(home: Path, api_url: str) -> bool:
-    """Write the file, unless it is the user's own or belongs to another home that is up.
+    """Write the file, unless the user wrote it or it belongs to another running home.
 
     Returns:
-        Whether the file now names this home's server.
+        Whether the file now contains the address of this home's server.
     """
     path = project_root() / "prefect.toml"
     if path.exists() and not _may_replace(path, home):

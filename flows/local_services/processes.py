@@ -1,4 +1,4 @@
-"""Starting a process that outlives this one, and stopping it with everything below it."""
+"""Starting a process that continues after this one, and stopping it with all its children."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(
     """Start a command in a session of its own, with its output appended to a log.
 
     Returns:
-        Its pid and its creation time, which together name a process for ever.
+        Its pid and its creation time, which together identify a process.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def _interruptible_children() -> Iterator[None]:
     """Give children the default SIGINT, even under `nohup … &`, where it is ignored.
 
     An ignored signal stays ignored in children, and a Prefect worker that ignores SIGINT never
-    stops: its SIGTERM only forwards SIGINT. A handled one is reset to the default by exec.
+    stops: its SIGTERM only forwards SIGINT. A handled signal is reset to the default by exec.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         yield
@@ -59,7 +59,7 @@ def _interruptible_children() -> Iterator[None]:
 
 
 def root_of(record: ServiceRecord) -> psutil.Process | None:
-    """The live first process of a service, or None; never a later process with the same pid."""
+    """Return the live first process of a service, or None; never a later one with the same pid."""
     if record.pid is None:
         return None
     try:
@@ -71,9 +71,9 @@ def root_of(record: ServiceRecord) -> psutil.Process | None:
 
 
 def is_live(process: psutil.Process) -> bool:
-    """Whether a process still runs. A zombie does not: it has ended, and waits for its parent.
+    """Whether a process still runs. A zombie has ended, but its parent has not read its status.
 
-    In a container whose first process does not reap, orphans stay zombies for ever.
+    In a container whose first process does not collect zombies, orphans stay zombies for ever.
     """
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -82,7 +82,7 @@ def is_live(process: psutil.Process) -> bool:
 
 
 def family_of(record: ServiceRecord) -> list[psutil.Process]:
-    """A service's live processes, the first one first; children in sessions of their own too."""
+    """Return a service's live processes, the root first; includes children in other sessions."""
     root = root_of(record)
     if root is None:
         return []
@@ -92,7 +92,7 @@ def family_of(record: ServiceRecord) -> list[psutil.Process]:
 
 
 def listens(record: ServiceRecord) -> bool:
-    """Whether a service's own processes, not a stranger on the same port, listen at its address."""
+    """Whether a process of this service, not a foreign one, listens at its address."""
     port = urlsplit(record.url).port
     connections: list[Any] = []
     for process in family_of(record):
@@ -102,7 +102,7 @@ def listens(record: ServiceRecord) -> bool:
 
 
 def orphans_of(token: str) -> list[psutil.Process]:
-    """Live processes that carry a home's token: what a killed root has left behind."""
+    """Return live processes with a home's token, e.g. children of a killed root."""
     return [process for process in psutil.process_iter() if _carries(process, token)]
 
 
@@ -115,10 +115,10 @@ def _carries(process: psutil.Process, token: str) -> bool:
 
 
 def stop(processes: Iterable[psutil.Process], *, grace_seconds: float) -> None:
-    """Ask processes to stop with SIGTERM, wait, and kill those that stay.
+    """Send SIGTERM to processes, wait, and kill those that still run.
 
-    Every process is asked, not just the first: a trainer saves its state when it is. They are
-    collected before the first signal, because a dead parent no longer knows its children.
+    Every process gets the signal, not only the first, because a trainer then saves its state. All
+    are collected before the first signal, because the children of a dead parent cannot be found.
     """
     asked = list(processes)
     for process in asked:
@@ -132,10 +132,10 @@ def stop(processes: Iterable[psutil.Process], *, grace_seconds: float) -> None:
 
 
 def _wait(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
-    """Wait until processes have ended; returns those that have not."""
+    """Wait until processes have ended; return those that still run."""
     deadline = time.monotonic() + seconds
     alive = [process for process in processes if is_live(process)]
     while alive and time.monotonic() < deadline:
-        _, alive = psutil.wait_procs(alive, timeout=0.2)  # reaps our own children
+        _, alive = psutil.wait_procs(alive, timeout=0.2)  # collects our ended children, too
         alive = [process for process in alive if is_live(process)]
     return alive

@@ -1,4 +1,4 @@
-"""The lines that a person watches while services start and stop."""
+"""The lines on the screen while services start and stop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flows.local_services.definitions import SERVICES
 
 
 class Progress:
-    """One line per service: a spinner, its name, what it is doing and for how long."""
+    """One line per service: a spinner, its name, its current activity and the elapsed time."""
 
     def __init__(self, names: list[str]) -> None:
         """Show the named services as waiting."""
         columns = (SpinnerColumn(), TextColumn("{task.description:8} {task.fields[doing]}"))
-        # On stderr, so that stdout stays free for what a script reads.
+        # On stderr, because scripts read stdout.
         self._bars = Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True))
         self._lines: dict[str, TaskID] = {
             name: self._bars.add_task(SERVICES[name].title, start=False, total=1, doing="waiting")
@@ -26,7 +26,7 @@ class Progress:
         }
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
+        """Start to show the lines."""
         self._bars.start()
         return self
 
@@ -36,15 +36,15 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Leave the last picture on the screen."""
+        """Stop; the last state of the lines stays on the screen."""
         self._bars.stop()
 
     def report(self, name: str, doing: str) -> None:
-        """Show what a service is doing; `up` and `down` end its line."""
+        """Show the activity of a service; the activities `up` and `down` end its line."""
         line = self._lines[name]
         self._bars.start_task(line)
         self._bars.update(line, doing=doing, completed=1 if doing in ("up", "down") else 0)
 
     def say(self, text: str) -> None:
-        """Show a remark above the lines."""
+        """Show a message above the lines."""
         self._bars.console.print(text)

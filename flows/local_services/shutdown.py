@@ -1,4 +1,4 @@
-"""`ratchet down`, step by step: the processes, what they left, and the state if asked."""
+"""`ratchet down`, step by step: the processes, their remains and, with `--purge`, the state."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flows.local_services.state import (
     records_path,
 )
 
-# The worker first, so that no flow starts a job while jobs are stopped; the servers last, since
+# The worker first, so that no flow starts a job while jobs are stopped; the servers last, because
 # all others report to them.
 _ROUNDS = ((("worker",), 20.0), (("ray",), 10.0), (("mlflow", "prefect"), 10.0))
-_JOB_GRACE_SECONDS = 35.0  # RAY_JOB_STOP_WAIT_TIME_S, after which Ray kills a job, and a bit
+_JOB_GRACE_SECONDS = 35.0  # RAY_JOB_STOP_WAIT_TIME_S, after which Ray kills a job, plus a margin
 
 
 def stop_services(records: ServiceRecords, *, report: Callable[[str, str], None]) -> ServiceRecords:
-    """Stop every process that `up` started, and every one that these started.
+    """Stop every process that `up` started, and all their children.
 
     Args:
-        records: what runs.
-        report: called with a service's name and what it is doing.
+        records: the running services.
+        report: called with a service's name and its activity.
 
     Returns:
-        The records with the addresses kept, so that the next start uses them again.
+        The records with the addresses, so that the next start uses them again.
     """
     ours = {name: each for name, each in records.services.items() if not each.is_external}
     for names, grace_seconds in _ROUNDS:
@@ -62,9 +62,9 @@ def _stop_round(
 
 
 def purge(home: Path) -> None:
-    """Delete what `up` made in home, and home itself if nothing else is in it.
+    """Delete all that `up` created in home, and home itself if it is then empty.
 
-    Never home as a whole: somebody may have pointed it at a folder with other things.
+    Other files in home stay, because the user may have chosen a folder with other content.
     """
     for name in ("prefect", "mlflow", "ray", "logs", "store"):
         _delete(home / name)

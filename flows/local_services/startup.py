@@ -1,4 +1,4 @@
-"""`ratchet up`, step by step: what to adopt, what to start, and the wait until it answers."""
+"""`ratchet up`, step by step: adopt external servers, start services, wait until they answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LOG_LINES_SHOWN = 20
 
 
 def adopt_external(records: ServiceRecords) -> ServiceRecords:
-    """Take the servers that the environment names instead of starting our own.
+    """Use the servers that environment variables name instead of starting local ones.
 
     Raises:
-        ServiceError: a named server is not there, or ours still runs beside it.
+        ServiceError: if a named server does not answer, or a local one still runs.
     """
     for name, variable in ADDRESS_VARIABLES.items():
         known = records.services.get(name)
@@ -34,7 +34,7 @@ def adopt_external(records: ServiceRecords) -> ServiceRecords:
         if url and (known is None or known.is_external or known.url != url):
             records = records.with_record(_external(name, variable, url, known))
         elif known and known.is_external:
-            # The variable is gone, and so is the wish to use that server.
+            # The variable is no longer set, so the server is no longer used.
             others = {k: v for k, v in records.services.items() if k != name}
             records = records.model_copy(update={"services": others})
     return records
@@ -69,17 +69,17 @@ def start_missing(
     ray_cpus: int,
     report: Callable[[str, str], None],
 ) -> ServiceRecords:
-    """Start those of the named services that are not alive, at once, and wait until all answer.
+    """Start the named services that do not run, all at once, and wait until all answer.
 
     Args:
         home: the folder of all state.
-        records: what is known to run, with external services in place.
+        records: the recorded services, including external ones.
         names: services to start.
-        ray_cpus: CPUs that Ray may give away.
-        report: called with a service's name and what it is doing.
+        ray_cpus: number of CPUs that Ray may assign.
+        report: called with a service's name and its activity.
 
     Raises:
-        ServiceError: a service ended or did not answer in time. The others stay.
+        ServiceError: if a service ended or did not answer in time. The others keep running.
     """
     todo = [SERVICES[name] for name in names]
     deadlines: dict[str, float] = {}
@@ -111,7 +111,7 @@ def _ensure_process(
     if known and root_of(known):
         if known.upstream == upstream:
             return records
-        stop(family_of(known), grace_seconds=10)  # it talks to servers that have moved
+        stop(family_of(known), grace_seconds=10)  # it uses old addresses of servers
     ports = choose_ports(known.ports if known and known.ports else service.preferred_ports)
     launch = service.launch(LaunchInputs(home, records, ports, ray_cpus))
     log = log_path(home, service.name)
@@ -130,7 +130,7 @@ def _ensure_process(
             upstream=upstream,
         )
     )
-    # At once: a killed `up` must not leave a process that nobody knows.
+    # Saved at once, so that a killed `up` leaves no process without a record.
     save_records(home, records)
     return records
 
@@ -140,14 +140,14 @@ def _upstream(records: ServiceRecords) -> dict[str, str]:
 
 
 def _lost_its_port(record: ServiceRecord, deadline: float) -> bool:
-    """Whether it ended because somebody else, as another home's `up`, was faster at its port."""
+    """Whether it ended because another process, e.g. of another home, took its port first."""
     if record.is_external or root_of(record) or time.monotonic() > deadline:
         return False
     return choose_ports(record.ports) != record.ports
 
 
 def _is_up(record: ServiceRecord, service: Service, deadline: float) -> bool:
-    # Somebody else may answer at a port that it has lost.
+    # If it lost its port, another process may answer there.
     if record.is_external or (service.is_ready(record) and (not record.ports or listens(record))):
         return True
     if root_of(record) is None and not _lost_its_port(record, deadline):

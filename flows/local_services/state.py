@@ -1,4 +1,4 @@
-"""What is running: `<home>/services.json`, the only memory of `ratchet up`."""
+"""The running services: `<home>/services.json`, the only state that `ratchet up` keeps."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _LONGEST_WAIT_SECONDS = 180
 
 
 class ServiceError(RatchetError):
-    """A service could not be started, reached or stopped; the message names it and its log."""
+    """A service could not be started, reached or stopped; the message contains its name and log."""
 
 
 class ServiceRecord(BaseModel):
-    """One service, as it was started last.
+    """One service at its last start.
 
     Attributes:
         name: its name in the table of services.
-        url: where it answers; for the worker, the Prefect API that it polls.
-        ports: what it was given; tried first at the next start, so that addresses stay the same.
-        pid: the first process of its tree; None where it is stopped or external.
-        created: that process's creation time, which tells it from a later one with the same pid.
-        log: its output.
+        url: its address; for the worker, the Prefect API that it polls.
+        ports: its ports; tried first at the next start, so that addresses stay the same.
+        pid: the first process of its tree; None if it is stopped or external.
+        created: creation time of that process; a later one with the same pid has another.
+        log: file with its output.
         scratch: a folder outside home that it needs and that `down` deletes.
-        upstream: the addresses that it was started with; when they change it is started again.
-        is_external: it belongs to somebody else, is only used, and is never stopped.
+        upstream: addresses of other services at its start; if they change, it is started again.
+        is_external: whether Ratchet only uses it and never starts or stops it.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +50,7 @@ class ServiceRecord(BaseModel):
     is_external: bool = False
 
     def stopped(self) -> ServiceRecord:
-        """The record without its process; the ports stay, for the next start."""
+        """Return the record without its process; it keeps the ports for the next start."""
         return self.model_copy(update={"pid": None, "created": None, "scratch": None})
 
 
@@ -58,8 +58,8 @@ class ServiceRecords(BaseModel):
     """All services of one home.
 
     Attributes:
-        token: is in the environment of every process that `up` starts, and so in all that these
-            start: it finds the orphans of a process tree whose root was killed.
+        token: in the environment of every process that `up` starts, and of all their children.
+            Identifies the orphans of a process tree whose root was killed.
         services: by name.
     """
 
@@ -69,20 +69,20 @@ class ServiceRecords(BaseModel):
     services: dict[str, ServiceRecord] = Field(default_factory=dict)
 
     def with_record(self, record: ServiceRecord) -> ServiceRecords:
-        """These records, with one added or replaced."""
+        """Return these records with one added or replaced."""
         return self.model_copy(update={"services": {**self.services, record.name: record}})
 
     def url_of(self, name: str) -> str | None:
-        """The address of a service, or None where it never ran."""
+        """Return the address of a service, or None if it never ran."""
         record = self.services.get(name)
         return record.url if record else None
 
 
 def load_records(home: Path) -> ServiceRecords:
-    """Read `services.json`; empty records where there is none.
+    """Read `services.json`; return empty records if there is none.
 
     Raises:
-        ServiceError: the file is not one that this version of Ratchet wrote.
+        ServiceError: if this version of Ratchet cannot read the file.
     """
     path = records_path(home)
     if not path.is_file():
@@ -97,21 +97,21 @@ def load_records(home: Path) -> ServiceRecords:
 
 
 def save_records(home: Path, records: ServiceRecords) -> None:
-    """Write `services.json` in one step, so that a killed `up` never leaves half a file."""
+    """Write `services.json` in one step, so that a killed `up` never leaves an incomplete file."""
     write_text(records_path(home), records.model_dump_json(indent=2) + "\n")
 
 
 def records_path(home: Path) -> Path:
-    """Where the records of a home are kept."""
+    """The file with the records of a home."""
     return home / "services.json"
 
 
 @contextmanager
 def exclusive(home: Path) -> Iterator[None]:
-    """Hold a home, so that two `up` or `down` at once cannot start or stop a service twice.
+    """Lock a home, so that two `up` or `down` at once cannot start or stop a service twice.
 
     Raises:
-        ServiceError: another command has held it for three minutes.
+        ServiceError: if another command has held the lock for three minutes.
     """
     home.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LONGEST_WAIT_SECONDS
@@ -123,11 +123,11 @@ def exclusive(home: Path) -> Iterator[None]:
                     f"{_LONGEST_WAIT_SECONDS} s; wait for it or stop it, then try again"
                 )
             time.sleep(0.5)
-        yield  # closing the file gives the lock back
+        yield  # closing the file releases the lock
 
 
 def lock_path(home: Path) -> Path:
-    """The file that a running `up` or `down` holds."""
+    """The file that a running `up` or `down` locks."""
     return home / "services.lock"
 
 

@@ -1,1 +1,1 @@
-"""Rows become micro-batches: encoding, collating, cutting."""
+"""From rows to micro-batches: encoding, collating, cutting."""

@@ -1,6 +1,6 @@
 """From rows to tokenised examples.
 
-Rows over `max_tokens` are dropped and counted in the log, never cut; only plain texts are cut.
+Rows longer than `max_tokens` are dropped, and the log states how many. Only plain texts are cut.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ def encode_demonstrations(
     Args:
         tokenizer: with a chat template and an end token.
         rows: from `stages.datasets`.
-        max_tokens: the longest prompt and response together.
-        train_on: what is trained of a conversation; see `encode_conversations`.
+        max_tokens: limit of prompt and response together.
+        train_on: the turns of a conversation to train on; see `encode_conversations`.
         reward_suffix: a format with `{reward}` that is put after each prompt (conditional SFT).
 
     Raises:
-        DataError: for a row without tokens to train, or without the reward that is asked for.
+        DataError: for a row without tokens to train on, or without a reward if `reward_suffix`
+            needs one.
     """
     return _kept(
         demonstration_examples(
@@ -89,7 +90,7 @@ def encode_texts(
 def encode_pairs(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[Preference], *, max_tokens: int
 ) -> list[Pair]:
-    """Tokenise pairs; the longer side counts."""
+    """Tokenise pairs; a pair is as long as its longer side."""
     return _kept(pair_examples(tokenizer, rows, max_tokens=max_tokens), max_tokens)
 
 
@@ -121,14 +122,14 @@ def pair_examples(
 def encode_unpaired(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[UnpairedResponse], *, max_tokens: int
 ) -> list[UnpairedExample]:
-    """Tokenise responses that were judged by themselves."""
+    """Tokenise responses that were rated one by one."""
     return _kept(unpaired_examples(tokenizer, rows, max_tokens=max_tokens), max_tokens)
 
 
 def unpaired_examples(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[UnpairedResponse], *, max_tokens: int
 ) -> list[UnpairedExample | None]:
-    """Tokenise judged responses; None where a row is too long."""
+    """Tokenise rated responses; None where a row is too long."""
     examples = encode_responses(
         tokenizer,
         _prompts(tokenizer, [row.prompt for row in rows]),

@@ -1,7 +1,7 @@
 """From tokenised examples to the micro-batches of each step.
 
-A collator knows the items of a dataset, how long each is as a row, and how to put some of them into
-tensors. Everything else (which items make a step, how they are cut) is the same for all.
+A collator has the items of a dataset and their lengths as rows, and puts some of them into tensors.
+Everything else (the items of a step, their division into micro-batches) is the same for all.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SHARING_PAYS = 0.95
-"""Prompts are shared where that leaves less than this part of the tokens."""
+"""Prompts are shared if that leaves less than this fraction of the tokens."""
 SHARING_GAP = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest difference of a sequence's number (log-probability, score) that is rounding."""
+"""Largest difference of a sequence's log-probability or score that counts as rounding."""
 SHARING_GAP_HALF = 0.5
 
 
@@ -41,7 +41,7 @@ class Collator(Protocol[T_co]):
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each item's rows."""
+        """Return the number of tokens in each item's rows."""
         ...
 
     def __call__(self, indices: Sequence[int]) -> T_co:
@@ -56,7 +56,7 @@ def micro_batches(
     seed: int,
     dist_info: DistInfo = SINGLE_PROCESS,
 ) -> Callable[[int], list[T]]:
-    """Build step -> micro-batches; which items a step has depends on nothing but step and seed."""
+    """Build step -> micro-batches; the items of a step depend only on step and seed."""
     lengths = collator.lengths
 
     def batch_of(step: int) -> list[T]:
@@ -74,7 +74,7 @@ def cut(
     budget_tokens: int,
     dist_info: DistInfo = SINGLE_PROCESS,
 ) -> Iterator[tuple[list[int], T]]:
-    """Yield the items `indices` as micro-batches within the budget, with the items in each."""
+    """Yield the items `indices` as (indices, micro-batch), each within the budget."""
     lengths = [collator.lengths[i] for i in indices]
     for positions in cut_by_tokens(lengths, budget_tokens, world_size=dist_info.world_size):
         members = [indices[p] for p in positions]
@@ -94,10 +94,11 @@ def over_all(
 
     Args:
         collator: the items.
-        measure: micro-batch of b items -> [columns * b], member by member as in `collate_shared`.
-        budget_tokens: of a micro-batch.
-        columns: numbers per item.
-        dist_info: this process; each measures every n-th micro-batch, and all get everything.
+        measure: micro-batch of b items -> [columns * b], in the order of `collate_shared`.
+        budget_tokens: largest number of padded tokens in a micro-batch.
+        columns: number of values per item.
+        dist_info: this process; of n processes each measures every n-th micro-batch, and all get
+            all results.
 
     Returns:
         [number of items, columns] float64 on the CPU.
@@ -112,7 +113,7 @@ def over_all(
 def rows_of(
     examples: Sequence[Example], pad_id: int, device: torch.device, *, packs: bool
 ) -> Batch:
-    """Put sequences into rows: one each, or all side by side into one (see `packs_rows`)."""
+    """Put each sequence into its own row, or all into one row (see `packs_rows`)."""
     if packs:
         return collate_packed([examples], pad_id, device)
     return collate(examples, pad_id, device)
@@ -120,12 +121,12 @@ def rows_of(
 
 @dataclass(frozen=True)
 class Examples:
-    """Sequences.
+    """Collator of sequences.
 
     Attributes:
         examples: the items.
-        pad_id: for padding.
-        device: where batches go.
+        pad_id: token id for padding.
+        device: device of the batches.
         packs: whether a micro-batch is one row.
     """
 
@@ -136,7 +137,7 @@ class Examples:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each sequence."""
+        """Return the number of tokens of each sequence."""
         return self._lengths
 
     @cached_property
@@ -144,21 +145,21 @@ class Examples:
         return [len(example) for example in self.examples]
 
     def __call__(self, indices: Sequence[int]) -> Batch:
-        """Put some into tensors."""
+        """Put some sequences into tensors."""
         some = [self.examples[i] for i in indices]
         return rows_of(some, self.pad_id, self.device, packs=self.packs)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs, each in two rows, or in one where the two share the prompt.
+    """Collator of pairs: each in two rows, or in one row with a shared prompt.
 
     Attributes:
         pairs: the items.
-        pad_id: for padding.
-        device: where batches go.
-        shares_prompts: see `sharing_pays`.
-        packs: whether the rows of a micro-batch are one.
+        pad_id: token id for padding.
+        device: device of the batches.
+        shares_prompts: whether pairs share their prompt; see `sharing_pays`.
+        packs: whether a micro-batch is one row.
         ref_logprobs: [number of pairs, 2] under the reference: chosen, rejected.
     """
 
@@ -171,7 +172,7 @@ class Pairs:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each pair."""
+        """Return the number of tokens of each pair."""
         return self._lengths
 
     @cached_property
@@ -203,16 +204,16 @@ def sharing_pays(
     pad_id: int,
     measure: Callable[[nn.Module, Batch], Tensor],
 ) -> bool:
-    """Tell whether to compute the prompt of each pair once, and say in the log why not.
+    """Return whether to compute the prompt of each pair only once; the log has the result.
 
-    It must save tokens, the model must be able to keep two branches apart, and on a pair of
-    middling length and on the longest one both ways must measure the same.
+    It must save tokens, and the model must support two separate branches. With and without sharing,
+    a pair of average length and the longest pair must give the same numbers.
 
     Args:
-        model: whose rows are meant.
+        model: for which the batches are made.
         pairs: all of them.
-        pad_id: for padding.
-        measure: model, batch -> one number [S] per sequence.
+        pad_id: token id for padding.
+        measure: (model, batch) -> [S], one number per sequence.
     """
     if not pairs or not can_branch(model):
         return False

@@ -19,7 +19,7 @@ from training_core.types import LabelledSolution
 
 @dataclass(frozen=True)
 class LabelledSolutions:
-    """Solutions, one a row."""
+    """Collator of solutions, one per row."""
 
     solutions: Sequence[LabelledSolution]
     pad_id: int
@@ -27,7 +27,7 @@ class LabelledSolutions:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each solution."""
+        """Return the number of tokens of each solution."""
         return self._lengths
 
     @cached_property
@@ -35,7 +35,7 @@ class LabelledSolutions:
         return [len(solution.example) for solution in self.solutions]
 
     def __call__(self, indices: Sequence[int]) -> StepBatch:
-        """Pad some solutions; steps that nobody judged are left out."""
+        """Pad some solutions; steps without a label are left out."""
         some = [self.solutions[i] for i in indices]
         judged = [
             ((row, end), label)

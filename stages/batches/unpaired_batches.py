@@ -1,7 +1,7 @@
-"""Rated responses as micro-batches, each with its step's baseline.
+"""Rated responses as micro-batches, each with the baseline of its step.
 
-The baseline needs prompts with other prompts' responses. Each prompt keeps one partner for the
-whole stage, so that the reference is asked about it once.
+The baseline needs prompts with responses to other prompts (partners). Each prompt keeps one partner
+for the whole stage, so that the reference computes its log-probability only once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PARTNERS_TRIED = 64
 
 @dataclass(frozen=True)
 class Grouped:
-    """Groups of sequences, each sequence in a row of its own, numbered member by member."""
+    """Collator of groups of sequences; each sequence has its own row."""
 
     groups: Sequence[tuple[Example, ...]]
     pad_id: int
@@ -36,7 +36,7 @@ class Grouped:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Padded tokens of each group."""
+        """Return the number of padded tokens of each group."""
         return self._lengths
 
     @cached_property
@@ -52,14 +52,14 @@ class Grouped:
 
 @dataclass(frozen=True)
 class UnpairedExamples:
-    """Rated responses.
+    """Collator of rated responses.
 
     Attributes:
         rows: the items.
-        pad_id: for padding.
-        device: where batches go.
+        pad_id: token id for padding.
+        device: device of the batches.
         mismatched: each row's prompt with another row's response; see `mismatch`.
-        ref_logprobs: [number of rows, 2] under the reference: the response, and its partner's.
+        ref_logprobs: [number of rows, 2] under the reference: of the response and of the partner.
     """
 
     rows: Sequence[UnpairedExample]
@@ -70,7 +70,7 @@ class UnpairedExamples:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Tokens of each row."""
+        """Return the number of tokens of each row."""
         return self._lengths
 
     @cached_property
@@ -79,7 +79,7 @@ class UnpairedExamples:
 
     @property
     def references(self) -> Tensor:
-        """The reference's log-probabilities [number of rows, 2].
+        """Return the reference's log-probabilities [number of rows, 2].
 
         Raises:
             ValueError: if they were not computed.
@@ -89,7 +89,7 @@ class UnpairedExamples:
         return self.ref_logprobs
 
     def with_mismatched(self) -> Grouped:
-        """Every response and its partner's."""
+        """Return groups of every response and its partner."""
         own = [row.example for row in self.rows]
         return Grouped(list(zip(own, self.mismatched, strict=True)), self.pad_id, self.device)
 
@@ -105,16 +105,17 @@ class UnpairedExamples:
 
 
 def mismatch(examples: Sequence[Example], *, seed: int, max_tokens: int) -> list[Example]:
-    """Give each prompt the response of another example, chosen once, at random.
+    """Pair each prompt with the response of another example, chosen once at random.
 
     Args:
-        examples: prompt and response each.
-        seed: of the choice.
-        max_tokens: a partner's response is cut to what fits; the baseline may look at a part.
+        examples: each has a prompt and a response.
+        seed: seed of the choice.
+        max_tokens: limit of a prompt and its partner response, which is cut; a part of it is
+            enough for the baseline.
 
     Returns:
-        As many sequences, whose responses count. Where nearly all prompts are the same, some
-        partners come from the same prompt.
+        One sequence per example, with the response in its loss mask. If nearly all prompts are the
+        same, some partners come from the same prompt.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(examples), generator=generator).tolist()
@@ -146,12 +147,12 @@ def unpaired_batches(
     """Build step -> micro-batches whose baseline was measured on the whole batch.
 
     Args:
-        policy: measured as it is when the step begins.
+        policy: measured with its weights at the start of the step.
         rated: the rows.
-        training: how large a batch is.
+        training: contains the batch size.
         baseline: (log-ratios of mismatched pairs [batch]) -> scalar.
-        seed: of the order.
-        dist_info: this process; the measuring is shared out, and all get the baseline of the batch.
+        seed: seed of the order.
+        dist_info: this process; the processes share the measuring, and all get the same baseline.
     """
     mismatched = Examples(rated.mismatched, rated.pad_id, rated.device)
     budget = training.micro_batch_tokens

@@ -1,1 +1,1 @@
-"""What runs a stage: its process, workers, store, key, files and the Ray cluster."""
+"""Running a stage: its process, workers, store, key, files and the Ray cluster."""

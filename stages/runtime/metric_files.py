@@ -1,6 +1,6 @@
 """Curves, progress and a heartbeat as files in the attempt directory.
 
-Whoever follows the stage reads them there.
+The task that follows the stage reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FileSink:
 
     Args:
         attempt: the files are written into its directory.
-        stage: put before each metric's name, as in `ppo/reward`.
+        stage: put before each metric's name, e.g. `ppo/reward`.
     """
 
     def __init__(self, attempt: Attempt, stage: str) -> None:
@@ -46,14 +46,14 @@ class FileSink:
     def rewind(self, history: Path, step: int) -> None:
         """Start the curves with what `history` has up to `step`.
 
-        So a resumed run has one whole curve.
+        So the curve of a resumed run is complete.
         """
         lines = [line for line in read_jsonl(history) if line["step"] <= step]
         self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 class NullSink:
-    """Writes nothing: what every rank but the first has."""
+    """Writes nothing; the sink of all ranks except the first."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""One stage as an operating-system process: request in, manifest or error out.
+"""One stage as an operating-system process: it reads a request and writes a manifest or error.
 
 The exit code states why it ended.
 """
@@ -39,7 +39,7 @@ LOST_RANK = re.compile("gloo|NCCL|TCPStore|[Cc]onnection")
 
 
 def run_request(path: Path) -> int:
-    """Run the stage that the file `path` asks for and publish its manifest.
+    """Run the stage that the request file `path` describes and publish its manifest.
 
     If the request needs several workers, this process starts them and waits. Each worker calls this
     function, too, with RANK in its environment.

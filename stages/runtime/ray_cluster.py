@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 LOCAL_DASHBOARD = "http://127.0.0.1:8265"
 FORWARDED = ("HF_HOME", "HF_HUB_OFFLINE")
-"""Environment of the flow that a job needs too. No secrets: Ray logs it; HF_TOKEN is the nodes'."""
+"""Variables that a job gets from the flow. No secrets: Ray logs them. Nodes set HF_TOKEN."""
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life; `UNKNOWN` is what a restarted head says of every job."""
+    """State of a job; after a restart of the head node all earlier jobs are `UNKNOWN`."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -35,17 +35,17 @@ class JobStatus(StrEnum):
 
     @property
     def is_live(self) -> bool:
-        """Whether the job may still do something."""
+        """Whether the job is waiting or running."""
         return self in (JobStatus.PENDING, JobStatus.RUNNING)
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """What the cluster says of a job.
+    """Information from the cluster about a job.
 
     Attributes:
-        status: where it is.
-        exit_code: of its process, once it has ended by itself.
+        status: state of the job.
+        exit_code: exit code of its process, if it ended by itself.
         message: the cluster's explanation.
     """
 
@@ -58,7 +58,7 @@ class RayCluster:
     """A Ray cluster, through its Jobs API.
 
     Args:
-        address: of the dashboard, as in `http://head:8265`; None reads RAY_ADDRESS.
+        address: address of the dashboard, e.g. `http://head:8265`; None reads RAY_ADDRESS.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -72,12 +72,12 @@ class RayCluster:
     def submit(
         self, job_id: str, request: Path, resources: ResourcesConfig, metadata: Mapping[str, str]
     ) -> None:
-        """Submit the stage process for `request`; a job that has this id already is left alone.
+        """Submit the stage process for `request`; do nothing if the id of the job exists already.
 
         Raises:
             TransientError: if the cluster cannot be reached.
         """
-        # Several workers reserve for themselves; the process that starts them only waits.
+        # With several workers each reserves its own resources; the process that starts them waits.
         is_single_process = resources.num_workers == 1
         memory = resources.memory_gib if is_single_process else None
         try:
@@ -97,7 +97,7 @@ class RayCluster:
             raise self._unreachable(error) from error
 
     def info(self, job_id: str) -> JobInfo:
-        """Say where a job is.
+        """Return the state of a job.
 
         Raises:
             TransientError: if the cluster cannot be reached.
@@ -114,7 +114,7 @@ class RayCluster:
         return JobInfo(status, details.driver_exit_code, details.message or "")
 
     def stop(self, job_id: str) -> None:
-        """Ask a job to stop (SIGTERM); one that has ended, or that nobody knows, is left alone."""
+        """Send SIGTERM to a job; do nothing if it has ended or does not exist."""
         if self.info(job_id).status.is_live:
             self._client.stop_job(job_id)
 
@@ -138,7 +138,7 @@ def _job_environment(resources: ResourcesConfig) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": threads,
-        # Threads that spin while they wait starve the other job on a small machine.
+        # On a small machine threads that wait actively would slow down another job.
         "OMP_WAIT_POLICY": "PASSIVE",
         **{name: os.environ[name] for name in FORWARDED if name in os.environ},
     }

@@ -1,4 +1,4 @@
-"""What a config points at outside the graph: files, hub revisions.
+"""Sources of a config outside the graph: files and hub revisions.
 
 Their contents belong to the stage key.
 """
@@ -84,16 +84,16 @@ def resolve_paths(block: AnyBlock, root: Path) -> AnyBlock:
 def pin_revisions(
     block: AnyBlock, commit_of: Callable[[str, str, str], str] | None = None
 ) -> AnyBlock:
-    """Return `block` with every hub revision replaced by the commit that it means now.
+    """Return `block` with every hub revision replaced by its present commit.
 
-    A branch could move under a finished stage, or between a failure and its retry.
+    A branch may change after a stage has finished, or between a failure and its retry.
 
     Args:
         block: any config.
         commit_of: (`model` or `dataset`, repository, revision) -> commit; None asks the hub.
 
     Raises:
-        DataError: if the hub does not answer, or does not know the repository or revision.
+        DataError: if the hub does not answer, or has no such repository or revision.
     """
     ask = commit_of or _commit_on_hub
 
@@ -156,7 +156,7 @@ def digests_of_sources(block: BaseModel) -> dict[str, str]:
     """Digest the contents of every named file, directory and function, by field.
 
     Raises:
-        DataError: if one is not there.
+        DataError: if one does not exist.
     """
     if missing := missing_sources(block):
         raise DataError("; ".join(missing))

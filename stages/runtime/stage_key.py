@@ -1,4 +1,4 @@
-"""What makes a stage's result what it is: the stage key."""
+"""The stage key: a digest of everything that determines the result of a stage."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SCHEMA = 1
 
 
 def digest_of(value: object) -> str:
-    """SHA-256 of `value` as canonical JSON."""
+    """Return the SHA-256 of `value` as canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def digest_of_file(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def digest_of_tree(root: Path) -> str:
-    """Digest of names and contents of all visible files below `root`, or of the file `root`.
+    """Digest names and contents of all visible files below `root`, or of the file `root`.
 
     Names are relative to `root`.
     """
@@ -39,7 +39,7 @@ def digest_of_tree(root: Path) -> str:
 
 
 def semantic_part(block: BaseModel) -> dict[str, object]:
-    """Return the fields of `block`, all levels down, that can change a result."""
+    """Return the fields of `block`, at any depth, that can change a result."""
     return {
         name: _plain(getattr(block, name))
         for name, info in type(block).model_fields.items()
@@ -61,8 +61,8 @@ def stage_key(spec: StageRecord, config: StageConfig, inputs: Mapping[str, str])
     """Compute the stage key.
 
     Args:
-        spec: gives the stage's name and version.
-        config: its semantic fields count.
+        spec: contains the stage's name and version.
+        config: its semantic fields are part of the key.
         inputs: digest of each input by role (outputs of parents, contents of datasets, base-model
             revisions).
 

@@ -1,7 +1,7 @@
 """Run one stage without flow, store and services, e.g. under a debugger.
 
 Its folder is an attempt outside a store: `artifact/`, `metrics.jsonl`, `checkpoints/`, `log.txt`,
-and `manifest.json` after the end. The same command resumes an unfinished run.
+and `manifest.json` when it has finished. The same command resumes an unfinished run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Finished stages on disk, and the attempts that lead there.
+"""Finished stages on disk, with all attempts at them.
 
     <store>/stages/<stage>/<key>/manifest.json        exists if and only if the stage is done
     <store>/stages/<stage>/<key>/attempts/a1/…        one directory per submission, private to it
 
 The manifest is written by the stage's own process and published with a hard link, which fails if
-one exists: the first to finish wins. Nothing else decides whether a stage is done.
+one exists: the attempt that finishes first wins. Only the manifest decides whether a stage is done.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FileRecord(BaseModel):
 
 
 class Request(BaseModel):
-    """What a stage's process is asked to do; written before it starts, complete in itself."""
+    """The complete task of a stage's process; written before it starts."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,19 +59,19 @@ class Manifest(BaseModel):
 
     Attributes:
         stage: the stage's name.
-        step: its name in the flow that asked for it first (`rejection_sft` is a step of stage
-            `sft`).
+        step: name of the stage in the flow that first requested it (e.g. the step
+            `rejection_sft` of the stage `sft`).
         version: the stage's version.
         key: the stage key.
-        kind: what was made.
+        kind: kind of the artifact.
         attempt: name of the attempt directory that holds the artifact.
-        config: the resolved config, semantic or not.
+        config: the resolved config with all fields, semantic or not.
         input_digests: digest by role.
-        parents: key of the stage that made the input, by role.
+        parents: key of the stage that produced the input, by role.
         files: the artifact's files.
-        digest: of `files`; the identity of what was made.
+        digest: digest of `files`; identifies the artifact.
         metrics: numbers that describe the result.
-        environment: versions of the packages, host and Ray job that it was made with.
+        environment: versions of packages, the host and the Ray job.
         cost: wall-clock seconds and reserved hardware.
         finished_at: Unix time.
     """
@@ -100,18 +100,18 @@ class Store:
     """The stages below one folder.
 
     Args:
-        root: folder on a filesystem that every node sees.
+        root: folder on a filesystem that every node can access.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def stage_dir(self, stage: str, key: str) -> Path:
-        """Directory of one stage key."""
+        """Return the directory of one stage key."""
         return self.root / "stages" / stage / key
 
     def attempt(self, stage: str, key: str, name: str) -> Attempt:
-        """Return an attempt at a stage key; it need not exist."""
+        """Return an attempt at a stage key, whether it exists or not."""
         return Attempt(self._attempts_dir(stage, key) / name)
 
     def attempts(self, stage: str, key: str) -> list[Attempt]:
@@ -123,7 +123,7 @@ class Store:
         return self.attempt(manifest.stage, manifest.key, manifest.attempt)
 
     def artifact_dir(self, manifest: Manifest) -> Path:
-        """Directory of the files that a manifest records."""
+        """Return the directory of the files that a manifest records."""
         return self.attempt_of(manifest).artifact
 
     def find(self, stage: str, key: str) -> Manifest | None:
@@ -142,15 +142,15 @@ class Store:
             log.warning(
                 "%s %s is done again, since its result is damaged: %s", stage, key[:12], error
             )
-            with suppress(FileNotFoundError):  # somebody else found it damaged, too
+            with suppress(FileNotFoundError):  # another process has renamed it already
                 path.rename(path.with_name(f"manifest.corrupt-{time.time_ns()}.json"))
             return None
         return manifest
 
     def find_digest(self, stage: str, key: str, digest: str) -> Manifest | None:
-        """Return the manifest of this digest, be it set aside since, or None.
+        """Return the manifest with this digest, even if it was set aside, or None.
 
-        A stage that is forced, or whose files were damaged, may make other bytes for the same key.
+        A stage that runs again may produce another digest for the same key.
         """
         found = self.find(stage, key)
         if found is not None and found.digest == digest:
@@ -163,7 +163,7 @@ class Store:
         return None
 
     def set_aside(self, stage: str, key: str, *, once_for: str) -> None:
-        """Rename the manifest, so that the stage is done again.
+        """Rename the manifest, so that the stage runs again.
 
         A second call for the same `once_for` does nothing.
         """
@@ -176,12 +176,12 @@ class Store:
         path = directory / MANIFEST
         if path.exists():
             path.rename(directory / f"manifest.set-aside-{time.time_ns()}.json")
-        for attempt in self.attempts(stage, key):  # with its checkpoints, the stage would resume
+        for attempt in self.attempts(stage, key):  # the stage would resume from its checkpoints
             if attempt.checkpoints.exists():
                 attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
 
     def manifests(self) -> list[Manifest]:
-        """Every manifest in the store, oldest first."""
+        """Return every manifest in the store, oldest first."""
         paths = (self.root / "stages").glob(f"*/*/{MANIFEST}")
         return sorted(
             (Manifest.model_validate_json(p.read_bytes()) for p in paths),
@@ -191,10 +191,10 @@ class Store:
     def verify(self, manifest: Manifest, *, full: bool = False) -> None:
         """Check the artifact's files against the manifest.
 
-        Existence, size and safetensors header; with `full`, contents too.
+        Checks existence, size and safetensors header; with `full` also the contents.
 
         Raises:
-            IntegrityError: naming the first bad file.
+            IntegrityError: if a file differs; the message names the first.
         """
         directory = self.artifact_dir(manifest)
         for record in manifest.files:
@@ -212,7 +212,7 @@ class Store:
         """Publish `draft` as the manifest of its key.
 
         Returns:
-            True if this call won; False if another attempt had finished first.
+            True if this attempt is the first to finish; False if another one was.
         """
         target = self.stage_dir(draft.stage, draft.key) / MANIFEST
         temporary = target.with_name(f".manifest-{draft.attempt}-{os.getpid()}")
@@ -236,7 +236,7 @@ class Store:
 
 
 def record_files(directory: Path) -> tuple[tuple[FileRecord, ...], str]:
-    """Record every file below `directory`, made durable first, and the digest of them all."""
+    """Write every file below `directory` to disk with fsync; return their records and digest."""
     records = []
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         with path.open("rb") as file:

@@ -1,6 +1,7 @@
-"""The only door to TensorBoard and Weights & Biases: curves beside `metrics.jsonl`, if asked for.
+"""Optional copies of the curves in TensorBoard and Weights & Biases.
 
-`metrics.jsonl` stays the truth: these are copies of it, and a resumed stage goes on with one curve.
+Only this module imports them. They are copies of `metrics.jsonl`, which stays authoritative; a
+resumed stage continues its curves.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 RUN_ID_DIGITS = 32
-"""Of the stage key; Weights & Biases takes ids of at most 64 characters."""
+"""Number of digits of the stage key in a run's id; Weights & Biases allows 64 characters."""
 
 
 @contextmanager
 def open_sinks(attempt: Attempt, request: Request, logging: LoggingConfig) -> Iterator[MetricSink]:
-    """Open the file sink, and those that `logging` asks for; close them when the body ends.
+    """Open the file sink, and those that `logging` enables; close them when the body ends.
 
     Args:
         attempt: their files are written into its directory.
-        request: names stage and key.
-        logging: which ones.
+        request: contains stage and key.
+        logging: the sinks to open.
 
     Raises:
-        ConfigError: if the package of one is not installed.
+        ConfigError: if the package of a sink is not installed.
     """
     copies: list[TensorBoardSink | WandbSink] = []
     if logging.tensorboard:
@@ -69,23 +70,23 @@ class Sinks:
         self._sinks = sinks
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record in each."""
+        """Record in each sink."""
         for sink in self._sinks:
             sink.log(step, metrics)
 
     def progress(self, done: int, total: int, text: str = "") -> None:
-        """Tell each."""
+        """Record in each sink."""
         for sink in self._sinks:
             sink.progress(done, total, text)
 
     def rewind(self, history: Path, step: int) -> None:
-        """Rewind each; those after the first read what the first, the file sink, has kept."""
+        """Rewind each sink; the others read the file that the first, the file sink, has kept."""
         for sink in self._sinks:
             sink.rewind(history, step)
 
 
 class TensorBoardSink:
-    """Event files in `<attempt>/tensorboard`, which a resumed stage writes anew, whole.
+    """Event files in `<attempt>/tensorboard`, which a resumed stage writes again from the start.
 
     Args:
         attempt: the event files are written into its directory.
@@ -128,14 +129,14 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """A run whose id is the stage key, so that every attempt at it goes on with the same curves.
+    """A run whose id has the stage key, so that every attempt at it continues the same curves.
 
     Steps that an attempt repeats after a resume are the same bit for bit; Weights & Biases keeps
-    the first. The key of the service is the node's own (WANDB_API_KEY).
+    the first. The API key comes from the node's environment (WANDB_API_KEY).
 
     Args:
         attempt: its files are written into its directory.
-        request: names stage and key, and holds the config that is shown with the run.
+        request: contains stage, key and the config that is shown with the run.
         settings: project and mode.
     """
 
@@ -167,7 +168,7 @@ class WandbSink:
         """Do nothing: that is in `progress.json`."""
 
     def rewind(self, history: Path, step: int) -> None:
-        """Do nothing: what was sent stays, and what comes again is the same."""
+        """Do nothing: sent points stay, and repeated points are the same."""
 
     def close(self) -> None:
         """Send what is still in memory."""

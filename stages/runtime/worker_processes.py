@@ -1,4 +1,4 @@
-"""The processes of one stage: what each is told, and those of this machine as one group.
+"""The processes of one stage: their environment, and a group of workers on this machine.
 
 Each worker is `python -m stages request.json` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
 MASTER_PORT in its environment.
@@ -20,14 +20,14 @@ from typing import Protocol
 from stages.runtime.exit_codes import ExitCode
 
 IN_RAY_JOB = "RATCHET_IN_RAY_JOB"
-"""Environment variable that a Ray job is given; elsewhere workers are processes of this machine."""
+"""Set in the environment of a Ray job. Without it workers are processes of this machine."""
 
 
 class WorkerGroup(Protocol):
-    """Workers that were started."""
+    """The started workers of one stage."""
 
     def poll(self) -> Sequence[int | None]:
-        """Exit code of each worker; None while it lives, negative for a signal."""
+        """Return the exit code of each worker; None while it runs, negative for a signal."""
         ...
 
     def send(self, number: int) -> None:
@@ -35,7 +35,7 @@ class WorkerGroup(Protocol):
         ...
 
     def close(self) -> None:
-        """Kill whoever is left and give everything back."""
+        """Kill workers that still run and release all resources."""
         ...
 
 
@@ -43,8 +43,8 @@ class LocalWorkerGroup:
     """Workers on this machine.
 
     Args:
-        request: for `python -m stages`.
-        num_workers: how many.
+        request: file for `python -m stages`.
+        num_workers: number of workers.
     """
 
     def __init__(self, request: Path, num_workers: int) -> None:
@@ -57,7 +57,7 @@ class LocalWorkerGroup:
         ]
 
     def poll(self) -> Sequence[int | None]:
-        """Exit codes so far."""
+        """Return the exit code of each worker; see `WorkerGroup`."""
         return [process.poll() for process in self._processes]
 
     def send(self, number: int) -> None:
@@ -67,7 +67,7 @@ class LocalWorkerGroup:
                 process.send_signal(number)
 
     def close(self) -> None:
-        """Kill whoever is left."""
+        """Kill workers that still run."""
         self.send(signal.SIGKILL)
         for process in self._processes:
             process.wait()
@@ -76,7 +76,7 @@ class LocalWorkerGroup:
 def rank_environment(
     rank: int, world_size: int, address: str, port: int, *, local_rank: int
 ) -> dict[str, str]:
-    """Environment variables by which a worker knows itself and finds the others."""
+    """Return the environment variables with a worker's rank and the address of the first."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -93,14 +93,14 @@ def start_worker(request: Path, environment: Mapping[str, str]) -> subprocess.Po
 
 
 def free_port() -> int:
-    """Find a TCP port that nobody listens on."""
+    """Find a TCP port on which no process listens."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
 
 
 def die_with_parent() -> None:
-    """End this worker when whoever started it is gone, so that none is left behind."""
+    """End this worker when the process that started it has ended."""
     parent = os.getppid()
 
     def watch() -> None:

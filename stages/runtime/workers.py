@@ -1,7 +1,7 @@
-"""One stage as several processes: start them, tell them to stop, and say how they ended.
+"""One stage as several processes: start them, stop them, and return one exit code.
 
 Each worker is `python -m stages request.json` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
-MASTER_PORT in its environment. They live and die together.
+MASTER_PORT in its environment. If one fails, the others are stopped.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ log = logging.getLogger("ratchet")
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 5.0
-"""How long the others may take to end by themselves after the first one ended badly."""
+"""Time in which the others may end by themselves after the first failure."""
 
 
 def run_workers(request: Path, resources: ResourcesConfig, stop: threading.Event) -> int:
     """Run the stage of `request` on `resources.num_workers` processes.
 
     Args:
-        request: for `python -m stages`.
-        resources: of each worker.
-        stop: set when the workers are to save and leave.
+        request: file for `python -m stages`.
+        resources: number of workers, and the resources of each.
+        stop: set when the workers must save and end.
 
     Returns:
         0 if all are done, else the exit code of the worker that failed.
@@ -74,14 +74,14 @@ def _failure(group: WorkerGroup) -> int:
 
 
 def exit_code_of(codes: Sequence[int | None]) -> int:
-    """Tell the failure from its echoes: a worker that lost another one is TRANSIENT.
+    """Find the cause among exit codes: a worker that lost another one ends as TRANSIENT.
 
     Args:
-        codes: of every worker.
+        codes: exit code of every worker.
 
     Returns:
-        The first code that says why, else that of the first killed worker as a shell writes it
-        (128 + signal), else what is left.
+        The first code that states the cause, else that of the first killed worker as in a shell
+        (128 + signal), else the remaining code.
     """
     failed = [code for code in codes if code]
     endings = [ending_of(code) for code in failed]

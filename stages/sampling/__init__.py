@@ -1,1 +1,1 @@
-"""Prompts become scored rollouts: engine, rewards, groups, selection, judging."""
+"""From prompts to scored rollouts: engine, rewards, groups, selection, judging."""

@@ -1,4 +1,4 @@
-"""Sample from several policies on the same prompts and score: the heavy half of evaluation."""
+"""Sample from several policies on the same prompts and score; evaluation compares the scores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from training_core.types import Rollout, ScoredRollout
 
 @dataclass(frozen=True)
 class Judged:
-    """One policy's responses.
+    """The scored responses of one policy.
 
     Attributes:
         scored: rollouts with rewards, in the order of the prompts.
@@ -43,10 +43,11 @@ class Judged:
 
 
 def judge_policies(config: EvaluationConfig, inputs: Inputs, context: Context) -> dict[str, Judged]:
-    """Judge every policy among the inputs with one engine, whose weights are exchanged in between.
+    """Score all input policies with one engine, which loads their weights one after the other.
 
     Returns:
-        By name: `baseline`, `policy`, and the rest of each role that starts with `policy_`.
+        The scored responses by name: `baseline`, `policy`, and `<name>` for each role
+        `policy_<name>`.
     """
     directories = _policies(inputs)
     tokenizer = hub.load_tokenizer(inputs["policy"])

@@ -1,4 +1,4 @@
-"""Batches of which a share is sampled from the student as it is when the step begins."""
+"""Batches that are partly sampled from the student, with its weights at the start of the step."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ def mixed_batches(
     directory: Path,
     dist_info: DistInfo = SINGLE_PROCESS,
 ) -> Callable[[int], list[Batch]]:
-    """Build step -> micro-batches: of the data, or of the student's own answers to its prompts.
+    """Build step -> micro-batches: from the data, or from the student's answers to its prompts.
 
-    Whether a step is on-policy, and what is sampled in it, depends on seed, step and weights alone.
-    The prompt of a conversation is all before its last answer.
+    Whether a step is on-policy depends only on seed and step; its samples also depend on the
+    weights. The prompt of a conversation is everything before its last answer.
 
     Args:
-        student: sampled from.
+        student: model to sample from.
         tokenizer: its tokenizer.
         examples: the data.
         fraction: share of the steps that are on-policy.
-        rollouts: how responses are sampled.
-        training: how large a batch is.
-        seed: of order and sampling.
-        directory: of the student, for the rollout engine.
-        dist_info: this process; the first samples for all.
+        rollouts: parameters of sampling.
+        training: contains the batch size.
+        seed: seed of order and sampling.
+        directory: directory of the student, for the rollout engine.
+        dist_info: this process; the first one samples for all.
 
     Raises:
         DataError: if a prompt leaves no room for a response.
@@ -79,7 +79,7 @@ def _sampler(
     rollouts: RolloutConfig,
     directory: Path,
 ) -> Callable[[Sequence[Prompt], Sequence[int], int], list[Example]]:
-    """Open an engine; it is proven to sample from the student when it first does."""
+    """Return a function that samples; its first call verifies that the engine has the student."""
     engine = open_engine(rollouts, directory, student, tokenizer)
     is_proven = False
 
@@ -112,7 +112,7 @@ def _is_on_policy(fraction: float, seed: int, step: int) -> bool:
 
 
 def _prompt_of(example: Example) -> Prompt:
-    """All before the last answer."""
+    """Return everything before the last answer."""
     end = len(example) - example.loss_mask[::-1].index(1)
     answer = example.loss_mask[:end][::-1]
     start = end - (answer.index(0) if 0 in answer else end)

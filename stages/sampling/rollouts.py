@@ -35,7 +35,7 @@ def load_prompts(
 ) -> list[Prompt]:
     """Load and tokenise prompts.
 
-    Those that leave no room for a response are dropped and counted in the log.
+    Prompts that leave no room for a response are dropped, and the log states how many.
 
     Raises:
         DataError: if none is left.
@@ -75,7 +75,7 @@ def open_engine(
     policy: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
 ) -> RolloutEngine:
-    """Open the rollout engine for the policy in `directory`; the log says which, and why.
+    """Open the rollout engine for the policy in `directory`; the log states which one, and why.
 
     Args:
         rollouts: the configured engine and limits.
@@ -84,7 +84,7 @@ def open_engine(
         tokenizer: its tokenizer.
 
     Raises:
-        ConfigError: if vLLM is asked for by name and cannot run here.
+        ConfigError: if the config names vLLM and it cannot run here.
     """
     reason = "configured" if rollouts.engine == "transformers" else why_not(policy.config)
     if reason is None:
@@ -131,7 +131,7 @@ def sample_groups(
     """Sample `group_size` responses per prompt.
 
     Returns:
-        One group per prompt, in order. The same seed gives the same rollouts, whatever the chunk.
+        One group per prompt, in order. The same seed gives the same rollouts for any chunk size.
     """
     groups: list[list[Rollout]] = []
     per_chunk = max(1, chunk // group_size)

@@ -1,4 +1,4 @@
-"""Groups of scored rollouts from a fixed policy: the body of the stages that make datasets."""
+"""Groups of scored rollouts from a fixed policy, for the stages that make datasets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample_and_score(
     """Sample a group per prompt from the input `policy` and score it.
 
     Returns:
-        One group per prompt; unscored rollouts are missing from it.
+        One group per prompt; groups do not contain unscored rollouts.
     """
     rollouts = config.rollouts
     reward = build_reward(config.reward, inputs)  # first, to fail early if it is wrong
@@ -53,7 +53,12 @@ def sample_and_score(
 
 
 def usable(group: Sequence[ScoredRollout], *, keep_unfinished: bool) -> list[ScoredRollout]:
-    """Return the rollouts of a group that may become data: not empty, and ended if asked."""
+    """Return the rollouts that may become data: not empty and, by default, finished.
+
+    Args:
+        group: scored rollouts of one prompt.
+        keep_unfinished: also return unfinished rollouts.
+    """
     return [
         s for s in group if (s.rollout.is_finished or keep_unfinished) and s.rollout.text.strip()
     ]

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def best(group: Group) -> list[ScoredRollout]:
-    """Best of n: the response with the highest reward; of equal ones the first.
+    """Best of n: the response with the highest reward; the first one if several are equal.
 
     Source:
         Nakano et al. 2021, https://arxiv.org/abs/2112.09332; as training data: Dong et al. 2023

@@ -1,4 +1,4 @@
-"""Numbers from judged responses: means, and a paired comparison with its interval."""
+"""Metrics of scored responses: means, and a paired comparison with a confidence interval."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def describe(judged: Judged) -> dict[str, float]:
     """Describe one policy's responses.
 
     Args:
-        judged: its responses with their rewards.
+        judged: responses with their rewards.
 
     Returns:
-        The numbers; `reward_stderr` is left out for a single response, which has none.
+        The metrics; `reward_stderr` is missing for a single response.
     """
     rewards = [s.reward for s in judged.scored]
     spread = {"reward_stderr": stdev(rewards) / len(rewards) ** 0.5} if len(rewards) > 1 else {}
@@ -55,7 +55,7 @@ def compare(ours: Sequence[ScoredRollout], theirs: Sequence[ScoredRollout]) -> d
 
 
 def _wins_per_prompt(ours: Sequence[ScoredRollout], theirs: Sequence[ScoredRollout]) -> list[float]:
-    """Mean over all pairs of responses to one prompt, for each prompt that both answered."""
+    """Return the mean over all pairs of responses to a prompt, for each prompt of both policies."""
     mine, others = _by_prompt(ours), _by_prompt(theirs)
     return [
         fmean((a > b) + 0.5 * (a == b) for a in mine[prompt] for b in others[prompt])

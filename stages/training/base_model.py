@@ -1,4 +1,4 @@
-"""What SFT starts from: a tokenizer with its template, and the model behind it."""
+"""The start of SFT: a tokenizer with its chat template, and a model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ Base = BaseModelConfig | Path
 def base_tokenizer(
     config: SftConfig, base: Base, source: DataConfig | Path
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a base, or make one of the data's words for a scratch model.
+    """Load the tokenizer of a base, or make one from the words of the data for a scratch model.
 
     Args:
-        config: says which template and which padding token.
-        base: what the config names, or the directory of an earlier policy.
-        source: the data, for a scratch model's words.
+        config: contains the template and the padding token.
+        base: model that the config names, or the directory of an earlier policy.
+        source: data with the words for a scratch model.
 
     Raises:
         ConfigError: if the tokenizer cannot end or pad a response, or has no template.
@@ -51,7 +51,7 @@ def base_tokenizer(
 
 
 def base_model(config: SftConfig, base: Base, tokenizer: PreTrainedTokenizerBase) -> LanguageModel:
-    """Load the model of a base, or make a scratch model for the tokenizer; as it is trained."""
+    """Load the model of a base or make a scratch model for the tokenizer, ready for training."""
     options = config.model.load_options(seed=config.seed)
     if isinstance(base, ScratchModelConfig):
         sizes = base.model_dump(exclude={"name"})
@@ -64,7 +64,7 @@ def base_model(config: SftConfig, base: Base, tokenizer: PreTrainedTokenizerBase
 
 
 def _words(config: SftConfig, source: DataConfig | Path) -> Sequence[str]:
-    """All texts of the data."""
+    """Return all texts of the data."""
     if config.rows == "texts":
         return datasets.texts(source)
     return [

@@ -1,4 +1,4 @@
-"""Which step's weights are the best so far."""
+"""The step with the best weights so far."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from training_core.errors import ConfigError
 
 
 class BestCheckpoint:
-    """The best evaluation so far; it is saved with every checkpoint, so that a resumed run knows.
+    """The best evaluation so far; saved with every checkpoint, for a resumed run.
 
     Args:
-        rule: what is compared; None compares nothing.
+        rule: metric to compare, and its direction; None compares nothing.
     """
 
     def __init__(self, rule: BestMetricConfig | None) -> None:
@@ -27,7 +27,7 @@ class BestCheckpoint:
         """Compare an evaluation with the best one; an equal or a NaN value is not better.
 
         Returns:
-            Whether it is the best now.
+            Whether it is the best so far.
 
         Raises:
             ConfigError: if the metric is not among `metrics`.
@@ -46,7 +46,7 @@ class BestCheckpoint:
         """Refuse a rule about a metric that is not measured.
 
         Raises:
-            ConfigError: naming the nearest one.
+            ConfigError: if it is not measured; the message contains the nearest metric.
         """
         if self._rule is None or self._rule.metric in metrics:
             return
@@ -57,11 +57,11 @@ class BestCheckpoint:
         )
 
     def steps(self) -> tuple[int, ...]:
-        """The step to protect, if there is one."""
+        """Return the step whose checkpoint must be kept; empty if there is none."""
         return () if self.step is None else (self.step,)
 
     def state_dict(self) -> StateDict:
-        """Step and value."""
+        """Return the step and its value."""
         return {"step": self.step, "value": self.value}
 
     def load_state_dict(self, state: StateDict) -> None:

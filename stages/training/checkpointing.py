@@ -1,4 +1,4 @@
-"""Checkpoints of a stage: saved between two steps, found again by a later attempt."""
+"""Checkpoints of a stage: saved between two steps, loaded by a later attempt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Part(Protocol):
     """Something whose state goes into checkpoints besides models and engines."""
 
     def state_dict(self) -> StateDict:
-        """Tensors and plain values."""
+        """Return tensors and plain values."""
         ...
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -39,7 +39,7 @@ class Checkpoints:
     """Save the state of a training stage between two steps, and load it at the start.
 
     Attributes:
-        context: knows the folder of the checkpoints and the rank that writes them.
+        context: has the folder of the checkpoints and the rank of this process.
         models: by name.
         engines: by name; each can gather the weights of its model.
         keep: number of newest checkpoints to keep.

@@ -1,4 +1,4 @@
-"""Which device and which engine a stage trains with."""
+"""The device and the engine of a training stage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training_core.schedules import learning_rate_factor
 
 
 def best_device() -> torch.device:
-    """The GPU if there is one."""
+    """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -34,9 +34,9 @@ def make_engine(
     """Build the engine that `optimizer` and `engine` describe.
 
     Args:
-        model: on its device.
-        optimizer: a row of the optimizers' union.
-        total_steps: where the schedule ends.
+        model: already on its device.
+        optimizer: one member of the union of optimizer configs.
+        total_steps: step at which the schedule ends.
         engine: plain torch if None.
         dist_info: this process.
 
@@ -76,7 +76,7 @@ def _deepspeed(
             f"the engine 'deepspeed' has the optimizer 'adamw' alone, found '{name}' "
             "(it divides matrices, which Muon needs whole); choose engine: {name: torch}"
         )
-    # Only here, because importing deepspeed takes seconds, and it is there on Linux only.
+    # Imported here, because importing deepspeed takes seconds and it exists only on Linux.
     from training_core.engine.deepspeed_engine import DeepSpeedEngine  # noqa: PLC0415
 
     zero = Zero(**engine.model_dump(exclude={"name"}))

@@ -1,6 +1,6 @@
-"""The body of the stages that fit a model to a fixed dataset.
+"""Fit a model to a fixed dataset, for several stages.
 
-Resume, step, average, evaluate, log, save, stop, export.
+The order is: resume, step, average, evaluate, log, save, stop, export.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ M = TypeVar("M", bound=MicroBatch)
 BatchOf: TypeAlias = Callable[[int], Sequence[M]]
 """Step (0-based) -> the micro-batches of its whole batch, the same on every rank."""
 Evaluate = Callable[[], Mapping[str, float]]
-"""Measures the model that is fitted; called in eval mode and without gradients."""
+"""Measures the trained model; called in eval mode and without gradients."""
 
 
 def fit(
@@ -54,22 +54,22 @@ def fit(
 ) -> None:
     """Train `model` in place, from the newest checkpoint of this stage if there is one.
 
-    At the end it has the weights that `training.export` asks for, averaged if there is an average.
+    At the end it has the weights that `training.export` selects, averaged if averaging is on.
 
     Args:
         model: already on its device.
         objective: the loss of one micro-batch.
-        batch_of: gives the micro-batches of each step.
+        batch_of: returns the micro-batches of each step.
         num_examples: size of the dataset.
-        training: how long and how fast.
-        context: where checkpoints and curves go, and the ranks that train together.
+        training: number of steps, learning rate, and so on.
+        context: has the folder of checkpoints, the sink of curves and this rank.
         evaluate: measures `model` every `training.eval_every_steps` and after the last step.
-        batches_ask_model: whether `batch_of` computes with `model` as it is then, as for samples.
+        batches_ask_model: whether `batch_of` uses the current `model`, e.g. to sample from it.
 
     Raises:
-        StoppedError: after SIGTERM, once the state is saved.
+        StoppedError: after SIGTERM; the state is saved first.
         DataError: if there is nothing to train on.
-        ConfigError: if an evaluation is asked for and the stage has none.
+        ConfigError: if the config enables an evaluation that the stage does not have.
     """
     if num_examples == 0:
         raise DataError(
@@ -87,7 +87,7 @@ def fit(
         size = training.engine.tensor_parallel_size
         context = replace(context, dist_info=replace(context.dist_info, tensor_parallel_size=size))
     if evaluate and training.best_metric and not training.eval_every_steps:
-        with eval_mode(model):  # a misspelled name is found now, not after the last step
+        with eval_mode(model):  # finds a misspelled name now, not after the last step
             BestCheckpoint(training.best_metric).require(evaluate())
     engine = make_engine(model, training.optimizer, total, training.engine, context.dist_info)
     fitting = _Fitting(engine, training, context, evaluate)
@@ -134,7 +134,7 @@ class _Fitting:
         )
 
     def asked(self, batch_of: BatchOf[M]) -> BatchOf[M]:
-        """Let `batch_of` find the model whole, and leave it as it was."""
+        """Wrap `batch_of`: gather the model for it, and restore the mode afterwards."""
 
         def batch_of_whole(step: int) -> Sequence[M]:
             with self._engine.gathered_weights(), eval_mode(self._model):
@@ -159,7 +159,7 @@ class _Fitting:
         make_steps(steps, total, self._checkpoints, self._context, save_every=every)
 
     def _after(self, report: StepReport, total: int) -> tuple[Mapping[str, float], bool]:
-        """Average and evaluate, before anything of this step is saved."""
+        """Average and evaluate, before this step is saved."""
         if self._average is not None:
             with self._engine.gathered_weights() as model:
                 self._average.update(model)
@@ -191,7 +191,7 @@ class _Fitting:
         )
 
     def export(self, total: int) -> None:
-        """Leave the weights in the model that become the artifact."""
+        """Write the weights of the artifact into the model."""
         step = self._best.step
         if self._training.export == "best" and step not in (None, total):
             self._load(step)
@@ -214,7 +214,7 @@ class _Fitting:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluate so that training goes on as if nobody had: no gradients, no random number drawn."""
+    """Evaluate without an effect on training: no gradients, random state restored."""
     devices = list(range(torch.cuda.device_count()))
     was_training = model.training
     with torch.random.fork_rng(devices), torch.no_grad():

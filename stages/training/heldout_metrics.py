@@ -1,4 +1,4 @@
-"""Held-out measures of a model, without gradients."""
+"""Metrics of a model on held-out data, without gradients."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def mean_loss(model: LanguageModel, examples: Examples, *, budget_tokens: int) -
 
 
 def before_and_after(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Put measures before and after training beside each other: `…_before` and `…`."""
+    """Join metrics from before training, as `…_before`, and after it."""
     return {**{f"{name}_before": value for name, value in before.items()}, **after}
 
 
 def pair_scores(model: LanguageModel, pairs: Pairs, *, budget_tokens: int) -> torch.Tensor:
-    """Reward model's scores of both sides of each pair.
+    """Score both sides of each pair with a reward model.
 
     Returns:
         [number of pairs, 2] float64 on the CPU: chosen, rejected.

@@ -1,7 +1,7 @@
-"""Log-probabilities under a frozen model, computed once and kept by content.
+"""Log-probabilities under a frozen model, computed once and cached.
 
-The key is made of what they depend on: the weights, the tokens and the precision. So another
-learning rate, another loss or a resumed attempt finds them again.
+The cache key is made of the weights, the tokens and the precision. So a run with another learning
+rate or loss, or a resumed attempt, uses the same result.
 """
 
 from __future__ import annotations

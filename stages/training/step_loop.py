@@ -41,11 +41,11 @@ def make_steps(
             each.
         total: number of all steps.
         checkpoints: loads and saves the state of the stage.
-        context: receives the metrics, and knows whether the stage must stop.
-        save_every: steps between checkpoints; the last step needs none.
+        context: receives the metrics; `should_stop` is true if the stage must stop.
+        save_every: steps between checkpoints; no regular checkpoint follows the last step.
 
     Raises:
-        StoppedError: after SIGTERM, when the checkpoint is saved.
+        StoppedError: after SIGTERM; the checkpoint is saved first.
     """
     first = checkpoints.resume()
     for step, done in enumerate(steps(first), first + 1):

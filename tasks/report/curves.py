@@ -15,9 +15,9 @@ class Curve:
     """One metric over the optimizer steps (or rounds) of a stage; finite values only.
 
     Attributes:
-        name: as in `metrics.jsonl`, with the stage.
-        title: what people read.
-        steps: strictly as written.
+        name: name in `metrics.jsonl`, with the stage.
+        title: title for people.
+        steps: numbers of the steps, as in the file.
         values: one per step.
     """
 
@@ -28,7 +28,7 @@ class Curve:
 
 
 def read_curves(stage: str, metrics_jsonl: Path) -> tuple[Curve, ...]:
-    """Read the curves that the stage's record names; those that it did not log are left out."""
+    """Read the curves that the stage's record names, except those without values."""
     lines = read_jsonl(metrics_jsonl)
     curves = []
     for metric, title in find_stage(stage).curves.items():

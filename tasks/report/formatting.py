@@ -57,7 +57,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(at: float) -> str:
-    """Return a Unix time e.g. `21 November 2026, 14:05 UTC`."""
+    """Return a Unix time as text, e.g. `21 November 2026, 14:05 UTC`."""
     when = datetime.fromtimestamp(at, UTC)
     return f"{when.day} {when:%B %Y, %H:%M} UTC"
 
@@ -76,6 +76,6 @@ def label(name: str) -> str:
 def _decimals(value: float, digits: int) -> int:
     if value == 0 or not math.isfinite(value):
         return digits - 1
-    # Of the rounded value, because 0.9996 with 3 digits is 1.00 and not 1.000.
+    # Counts digits of the rounded value, because 0.9996 with 3 digits is 1.00 and not 1.000.
     exponent = int(f"{value:.{digits - 1}e}".split("e")[1])
     return max(0, digits - 1 - exponent)

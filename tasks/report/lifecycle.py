@@ -21,14 +21,14 @@ KEY_LENGTH = 12
 
 @dataclass(frozen=True)
 class About:
-    """Which flow run the report is about.
+    """The flow run that the report describes.
 
     Attributes:
-        lifecycle: name of the preset's models.
+        lifecycle: prefix of the names of its models.
         flow: the flow's name.
         flow_run_id: the Prefect run.
         at: Unix time of the report.
-        outside: step name by stage key, for inputs that other runs made, e.g. the champion.
+        outside: step name by stage key, for inputs from other runs, e.g. the champion.
     """
 
     lifecycle: str
@@ -40,13 +40,13 @@ class About:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the promotion went.
+    """The result of the promotion.
 
     Attributes:
         is_champion: the candidate is champion at the end.
         model_version: the candidate's number in the registry.
-        verdict: what the gate said; None if it was not asked.
-        against: name of the policy that it was judged against.
+        verdict: verdict of the gate; None if there was none.
+        against: name of the policy that it was compared with.
     """
 
     is_champion: bool
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Source:
-    """Where an input came from: a step's name, or the start of a key that this run did not make."""
+    """Origin of an input: a step's name, or the start of the key of another run's stage."""
 
     role: str
     origin: str
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the flow; fields that come from its manifest are empty if that is gone."""
+    """One step of the flow; fields from its manifest are empty if the manifest is missing."""
 
     ref: StageRef
     version: str | None
@@ -77,7 +77,7 @@ class Step:
 
     @property
     def key(self) -> str:
-        """The start of the stage key, as people see it everywhere else."""
+        """The start of the stage key, as in logs and job ids."""
         return self.ref.key[:KEY_LENGTH]
 
 
@@ -93,21 +93,21 @@ class Lifecycle:
 
     @property
     def judged(self) -> Evaluation | None:
-        """The evaluation of all policies; a later one only compares candidate and champion."""
+        """The evaluation of all policies; later ones only compare candidate and champion."""
         return self.evaluations[0] if self.evaluations else None
 
 
 def gather(
     store: Store, refs: Sequence[StageRef], config: BaseModel, about: About, outcome: Outcome
 ) -> Lifecycle:
-    """Read what the steps left in the store.
+    """Read the results of the steps from the store.
 
     Args:
-        store: where their manifests are.
+        store: contains their manifests.
         refs: finished steps in the flow's order.
-        config: resolved.
+        config: the resolved config.
         about: the flow run.
-        outcome: of the promotion.
+        outcome: result of the promotion.
     """
     manifests = {ref.step: store.find(ref.stage, ref.key) for ref in refs}
     names = dict(about.outside) | {ref.key: ref.step for ref in refs}

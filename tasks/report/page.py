@@ -13,14 +13,14 @@ from tasks.report.policy_scores import Evaluation, Score
 
 TEMPLATES = Path(__file__).parent / "templates"
 MERGED = ("mean_reward", "reward_stderr", "win_rate", "win_rate_low", "win_rate_high")
-"""Metrics of an evaluation that share a column with their uncertainty."""
+"""Metrics of an evaluation that are shown in one column together with their uncertainty."""
 
 LONGEST_TEXT = 1500
 ONE_STEP = "every step"
 
 
 def render(story: Lifecycle) -> str:
-    """Return the page. Every text is escaped; only the drawings, which are ours, are not."""
+    """Return the page. Every text is escaped; only the drawings of this package are not."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -53,7 +53,7 @@ def render(story: Lifecycle) -> str:
 
 
 def _facts(story: Lifecycle) -> dict[str, float | None]:
-    """Numbers of the strip at the top that are not the reward."""
+    """Return the numbers in the strip at the top, except the reward."""
     accuracies = [
         s.ref.metrics.get("heldout_accuracy") for s in story.steps if s.ref.kind == "reward_model"
     ]
@@ -79,12 +79,12 @@ def _further_metrics(evaluation: Evaluation) -> list[str]:
 
 
 def _names(rows: list[Mapping[str, float]]) -> list[str]:
-    """Every key, in the order of its first row."""
+    """Return every key, in the order of its first row."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _environment(steps: tuple[Step, ...]) -> dict[str, dict[str, str]]:
-    """Return, by name, each value and the steps that were made with it."""
+    """Return, by name, each value and the steps that ran with it."""
     known = [step for step in steps if step.environment]
     table: dict[str, dict[str, list[str]]] = {}
     for step in known:

@@ -16,7 +16,7 @@ from tasks.report.lifecycle import Step
 from tasks.report.policy_scores import Score
 from tasks.report.svg import ACCENT, GREEN, INK, LINE, MUTED, PAPER, VIOLET, WARM, canvas, inline
 
-NARROW = 330  # points; a phone's column, so that text never shrinks below its size
+NARROW = 330  # points; the width of a phone's screen, so that text stays readable
 WINDOWS = 15  # a moving mean covers a fifteenth of the curve
 REWARD_ROW, LINEAGE_ROW = 34, 36
 ARC_PIECES = 40
@@ -27,7 +27,7 @@ ROLE_COLOURS = {
     "reward_model": WARM,
     "reference": VIOLET,
 }
-"""Role -> colour in the lineage; the other roles train nothing, and are grey."""
+"""Role -> colour in the lineage; the other roles train no model and are grey."""
 
 
 def reward_plot(scores: Sequence[Score]) -> Markup | None:
@@ -59,7 +59,7 @@ def reward_plot(scores: Sequence[Score]) -> Markup | None:
             ha="center",
             color=INK,
             size=10,
-            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},  # over the line between dots
+            bbox={"facecolor": PAPER, "edgecolor": "none", "pad": 1},  # hides the line between dots
         )
     axes.set_yticks(places, [s.label for s, _ in rows], color=INK, size=11)
     axes.set_ylim(len(rows) - 0.5, -0.75)

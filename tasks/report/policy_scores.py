@@ -1,4 +1,4 @@
-"""What an evaluation found: a score per policy, and the same prompts answered by each of them."""
+"""Results of an evaluation: a score per policy, and the answers of all policies to some prompts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BASELINE, POLICY = "baseline", "policy"
 
 @dataclass(frozen=True)
 class Score:
-    """One policy as the judge saw it.
+    """The score of one policy.
 
     Attributes:
-        step: name of the step that made the policy; its role where that is not known.
+        step: name of the step that produced the policy; its role if that is not known.
         role: `baseline`, `policy` or `policy_<name>`.
-        metrics: of `summary.json`.
+        metrics: its metrics in `summary.json`.
     """
 
     step: str
@@ -31,7 +31,7 @@ class Score:
 
     @property
     def label(self) -> str:
-        """What people call the policy."""
+        """Name of the policy for people."""
         return label(self.step)
 
     @property
@@ -47,7 +47,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Answer:
-    """One policy's response to a prompt; both are None where it has no scored one."""
+    """One policy's response to a prompt; both are None if no response was scored."""
 
     label: str
     response: str | None
@@ -69,9 +69,9 @@ class Evaluation:
 
     Attributes:
         step: its name in the flow.
-        judge: name of the reward that judged.
-        scores: baseline first, the judged policy last.
-        prompts: the first ones of the held-out data, not picked.
+        judge: name of the reward that scored the responses.
+        scores: baseline first, `policy` last.
+        prompts: the first prompts of the held-out data, not selected.
     """
 
     step: str
@@ -81,12 +81,12 @@ class Evaluation:
 
     @property
     def baseline(self) -> Score | None:
-        """What the others are compared with."""
+        """The policy with which the others are compared."""
         return next((s for s in self.scores if s.role == BASELINE), None)
 
     @property
     def policy(self) -> Score | None:
-        """The policy that the evaluation is about."""
+        """The evaluated policy."""
         return next((s for s in self.scores if s.role == POLICY), None)
 
 
@@ -96,8 +96,8 @@ def read_evaluation(
     """Read an evaluation's artifact.
 
     Args:
-        store: where it is.
-        manifest: of the evaluation.
+        store: contains the artifact.
+        manifest: manifest of the evaluation.
         step: its name in the flow.
         names: step name by stage key, in the flow's order.
     """
@@ -121,7 +121,7 @@ def _step_of(manifest: Manifest, name: str, names: Mapping[str, str]) -> str:
 
 
 def _ordered(steps: Mapping[str, str], flow: Sequence[str]) -> list[str]:
-    """Baseline first, `policy` last, the others in the flow's order; unknown steps before known."""
+    """Return baseline first, `policy` last, the others in the flow's order, unknown steps first."""
 
     def place(name: str) -> tuple[int, int]:
         rank = {BASELINE: 0, POLICY: 2}.get(name, 1)

@@ -14,12 +14,12 @@ Metrics = Mapping[str, float]
 
 
 def result_of(ref: StageRef, score: Score | None, evaluation: Evaluation | None) -> str:
-    """Say what a step improved.
+    """Describe the improvement of a step.
 
     Args:
         ref: the finished step.
-        score: of the policy that it made, if that was judged; nothing else says as much.
-        evaluation: what it found, if it is one.
+        score: score of the policy that it produced, if there is one; preferred to other metrics.
+        evaluation: its content, if the step is an evaluation.
     """
     if score is not None and score.reward is not None:
         return f"held-out reward {with_error(score.reward, score.stderr)}"
@@ -27,7 +27,7 @@ def result_of(ref: StageRef, score: Score | None, evaluation: Evaluation | None)
         return _win_rate(ref.metrics, evaluation.baseline)
     try:
         return _headline(STAGES[ref.stage].headline, ref.metrics)
-    except KeyError:  # an unknown stage, or one that did not measure what its line is made of
+    except KeyError:  # an unknown stage, or one without the metrics of its template
         return _anything(ref.metrics)
 
 

@@ -1,4 +1,4 @@
-"""Matplotlib figures as SVG in the page, with its fonts, and its colours in light and dark."""
+"""Matplotlib figures as SVG in the page, with its fonts and its light or dark colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAINT = {
     WARM: "warm",
     VIOLET: "violet",
 }
-"""Colour that matplotlib draws with -> the page's CSS variable that takes its place."""
+"""Colour in matplotlib -> the CSS variable of the page that replaces it."""
 
 POINTS_PER_INCH = 72
 SETTINGS = {"svg.fonttype": "none", "font.family": "sans-serif", "axes.unicode_minus": False}
@@ -49,7 +49,7 @@ def inline(figure: Figure, alt: str) -> Markup:
 
     Args:
         figure: drawn with the colours of this module.
-        alt: what it shows, for people who do not see it.
+        alt: description for people who cannot see the figure.
     """
     # Marker and clip ids come from the salt; those of two figures on one page must differ.
     settings: dict[Any, Any] = SETTINGS | {"svg.hashsalt": sha256(alt.encode()).hexdigest()}

@@ -1,1 +1,1 @@
-"""Engines hold a model with its optimizer, and make the backward pass and the step."""
+"""Engines: a model with its optimizer; they run the backward pass and the step."""

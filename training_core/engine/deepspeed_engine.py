@@ -1,13 +1,13 @@
-"""The only door to DeepSpeed: ZeRO 0 to 3, offload, and checkpoints for any number of workers.
+"""DeepSpeed: ZeRO 0 to 3, offload, and checkpoints for any number of workers.
 
-DeepSpeed trains a twin of the model, which owns the weights. The plain model is an empty shell that
-is filled when somebody asks for it (`gathered_weights`): so nothing outside meets a divided
-parameter or one of DeepSpeed's hooks.
+Only this module imports DeepSpeed. DeepSpeed trains a twin of the model, which holds the weights.
+The plain model is empty until `gathered_weights` fills it. So code outside never uses a divided
+parameter or DeepSpeed's hooks.
 
-How one batch becomes one division: `managed_gradient_accumulation=False` makes each `step` the end
-of a batch, whatever the number of backward passes before. DeepSpeed takes the mean over ranks of
-the summed losses' gradients; dividing it by `count / world_size` as if that were a loss scale gives
-the sum over everything divided once by the global count, before clipping.
+The gradient of a batch is divided once: `managed_gradient_accumulation=False` makes each `step` the
+end of a batch, after any number of backward passes. DeepSpeed takes the mean over ranks of the
+summed losses' gradients. It is divided by `count / world_size`, passed as a loss scale; the
+result is the sum over all ranks divided by the global count, before clipping.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from training_core.types import Loss
 
 log = logging.getLogger(__name__)
 logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-# It calls what torch 2.13 has renamed, and torch says so at every call.
+# DeepSpeed uses names that torch 2.13 has changed, and torch warns at every call.
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
 TAG = "state"
@@ -63,19 +63,19 @@ class DeepSpeedEngine:
     """AdamW under ZeRO.
 
     Args:
-        model: what is trained; parameters that need no gradient are left alone. Its weights move
-            into the engine until `finish`.
-        zero: what is divided.
-        learning_rate: the peak.
+        model: model to train, except parameters that need no gradient. Its weights move into the
+            engine until `finish`.
+        zero: settings of the division.
+        learning_rate: peak of the learning rate.
         schedule: step (from 0) -> factor on `learning_rate`.
         weight_decay: decoupled, on matrices only.
         max_grad_norm: the gradient is scaled down to this norm.
         betas: decay of AdamW's two moments.
-        eps: added to its denominator.
+        eps: added to AdamW's denominator.
         dist_info: this process; all ranks start with the weights of the first.
 
     Raises:
-        ConfigError: if the machine cannot do what `zero` asks for.
+        ConfigError: if the machine or the model does not support the settings in `zero`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class DeepSpeedEngine:
         )[0]
         if zero.tensor_parallel_size > 1:
             require_even_parts(self._twin, self._shapes, zero.tensor_parallel_size)
-            # It compares the first batch by pickling it, and an objective cannot be pickled.
+            # DeepSpeed would pickle the first batch, but an objective cannot be pickled.
             self._engine.first_dataloader_check.remove()
         if zero.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # `step` adds up the gradients itself
@@ -124,7 +124,7 @@ class DeepSpeedEngine:
         return self._peak * self._schedule(self._done)
 
     def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
-        """Ask `objective` about the twin, inside DeepSpeed's forward pass."""
+        """Compute `objective` on the twin, inside DeepSpeed's forward pass."""
         total, loss = self._engine(objective, micro_batch)
         return replace(loss, total=total)
 
@@ -159,7 +159,7 @@ class DeepSpeedEngine:
 
     @contextmanager
     def gathered_weights(self) -> Iterator[nn.Module]:
-        """Fill the shell with copies of the twin's weights."""
+        """Fill the empty plain model with copies of the twin's weights."""
         with torch.no_grad():
             for shell, twin in self._pairs():
                 shell.data = twin
@@ -170,7 +170,7 @@ class DeepSpeedEngine:
                 shell.data = shell.data.new_empty(0)
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Each parameter of the shell with the whole weight that belongs into it."""
+        """Yield each parameter of the plain model with its whole weight from the twin."""
         parameters = zip(self._shell, self._twin.parameters(), self._shapes, strict=True)
         for shell, twin, shape in parameters:
             yield shell, self._whole(twin, shape)
@@ -180,21 +180,21 @@ class DeepSpeedEngine:
             with deepspeed.zero.GatheredParameters([parameter]):
                 return parameter.data.clone()
         if (dimension := cut_dimension(parameter, shape)) is None:
-            return parameter.data.clone()  # a view of a flat buffer, which cannot be saved alone
+            return parameter.data.clone()  # a clone: views of a flat buffer cannot be saved
         parts = [torch.empty_like(parameter) for _ in range(self._zero.tensor_parallel_size)]
         mine = parameter.data.contiguous()
         dist.all_gather(parts, mine, group=groups.get_tensor_model_parallel_group())
         return torch.cat(parts, dim=dimension)
 
     def finish(self) -> None:
-        """Give the weights back to `model` and let DeepSpeed go."""
+        """Return the weights to `model` and release DeepSpeed."""
         with torch.no_grad():
             for shell, twin in self._pairs():
                 shell.data = twin
         self._engine.destroy()
 
     def state_dict(self) -> StateDict:
-        """Position in the schedule; the rest is in the shards."""
+        """Return the position in the schedule; the other state is in the shards."""
         return {
             "kind": "deepspeed",
             "done": self._done,
@@ -204,7 +204,7 @@ class DeepSpeedEngine:
         }
 
     def load_state_dict(self, state: StateDict) -> None:
-        """Restore the position, and remember how the shards were cut.
+        """Restore the position, and note how the shards were divided.
 
         Raises:
             ConfigError: if another engine, or one with other settings, returned it.
@@ -219,11 +219,11 @@ class DeepSpeedEngine:
         self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
 
     def load_shards(self, directory: Path, scratch: Path) -> None:
-        """Read each rank's part; on another number of ranks, after converting the whole.
+        """Read each rank's part; for another number of ranks, convert the checkpoint first.
 
         Args:
-            directory: what `save_shards` wrote; only read.
-            scratch: where a converted checkpoint stands meanwhile; every rank sees it.
+            directory: folder that `save_shards` wrote; it is not changed.
+            scratch: folder for the converted checkpoint, which all ranks share.
 
         Source:
             Universal checkpoints: Lian et al. 2024, https://arxiv.org/abs/2406.18820
@@ -246,10 +246,10 @@ class DeepSpeedEngine:
             shutil.rmtree(scratch)
 
     def _load_universal(self, directory: Path) -> None:
-        """Load, and mend what DeepSpeed 0.19 breaks under ZeRO 3.
+        """Load, and correct two errors of DeepSpeed 0.19 under ZeRO 3.
 
-        It gives every parameter group the settings of the first, so that norms would decay, and all
-        of them one tensor as their step count, which each then raises.
+        It gives every parameter group the settings of the first, so that norms would decay. It also
+        gives all of them the same tensor as step count, which each group then increments.
         """
         optimizer = self._engine.optimizer.optimizer
         settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
@@ -272,10 +272,10 @@ def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.o
 
 
 def _connect(dist_info: DistInfo) -> None:
-    """DeepSpeed wants a variable, and a process group even for one process.
+    """Set the variable and the process group that DeepSpeed needs even for one process.
 
-    On a CPU it would first compile an op of its own for sums through shared memory, which needs a
-    compiler and a minute; gloo adds up as well.
+    On a CPU it would first compile its own operation for sums through shared memory, which needs a
+    compiler and takes a minute; gloo can do the sums instead.
     """
     deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
     os.environ.setdefault("LOCAL_RANK", str(dist_info.local_rank))

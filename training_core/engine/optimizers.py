@@ -1,4 +1,4 @@
-"""Optimizers by name: which parameters get which update, and which of them decay."""
+"""Optimizers by name; they choose the update and the weight decay of each parameter."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def adamw(
     betas: tuple[float, float] = BETAS,
     eps: float = 1e-8,
 ) -> tuple[Optimizer, ...]:
-    """AdamW on every parameter that is trained; norms and biases do not decay.
+    """Use AdamW for every trained parameter; norms and biases do not decay.
 
     Args:
-        model: parameters that need no gradient are left alone.
-        learning_rate: the peak.
+        model: parameters that need no gradient are not trained.
+        learning_rate: peak of the learning rate.
         weight_decay: decoupled, on parameters of two or more dimensions.
         betas: decay of the two moments.
         eps: added to the denominator.
@@ -54,19 +54,19 @@ def muon(
     scaling: str = "match_rms_adamw",
     auxiliary_learning_rate: float | None = None,
 ) -> tuple[Optimizer, ...]:
-    """Muon on the matrices of the layers, and an auxiliary AdamW on all the rest.
+    """Use Muon for the matrices of the layers, and an auxiliary AdamW for all other parameters.
 
     Args:
-        model: parameters that need no gradient are left alone.
-        learning_rate: the peak.
+        model: parameters that need no gradient are not trained.
+        learning_rate: peak of the learning rate.
         weight_decay: decoupled, on matrices.
         betas: of the auxiliary AdamW.
         eps: of the auxiliary AdamW.
         momentum: of the orthogonalised update.
-        nesterov: whether the momentum looks ahead.
+        nesterov: whether to use Nesterov momentum.
         ns_steps: Newton-Schulz iterations, which run in bfloat16.
         scaling: `match_rms_adamw` or `original`; see torch.optim.Muon.
-        auxiliary_learning_rate: peak of the auxiliary AdamW; None is `learning_rate`.
+        auxiliary_learning_rate: peak of the auxiliary AdamW; None uses `learning_rate`.
 
     Source:
         Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; with weight decay and
@@ -99,7 +99,7 @@ OPTIMIZERS: dict[str, BuildOptimizers] = {"adamw": adamw, "muon": muon}
 
 
 def decay_groups(parameters: Sequence[Tensor], weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups in which norms and biases do not decay."""
+    """Return parameter groups in which norms and biases do not decay."""
     return [
         {"params": [p for p in parameters if p.ndim >= MATRIX], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < MATRIX], "weight_decay": 0.0},
@@ -109,8 +109,8 @@ def decay_groups(parameters: Sequence[Tensor], weight_decay: float) -> list[dict
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
     """Return the trained two-dimensional weights inside the model's layers.
 
-    Layers are what stands in an `nn.ModuleList` or `nn.Sequential`. Embeddings are not among them,
-    nor are heads, which stand outside, nor a weight that is tied to either.
+    Layers are the modules in an `nn.ModuleList` or `nn.Sequential`. Embeddings and heads are not
+    in layers; they and weights tied to them are not returned.
     """
     outside = {id(p) for p in _outside(model)}
     embeddings = {
@@ -124,7 +124,7 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def _outside(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Parameters that belong to no layer."""
+    """Yield parameters that belong to no layer."""
     if isinstance(module, nn.ModuleList | nn.Sequential):
         return
     yield from module.parameters(recurse=False)

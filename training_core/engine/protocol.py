@@ -1,4 +1,4 @@
-"""What the training loop asks of an engine."""
+"""The interface between the training loop and an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from training_core.types import Loss
 
 M = TypeVar("M")
 StateDict: TypeAlias = dict[str, Any]
-"""Tensors and plain values by name, nested as they come; read back with `weights_only=True`."""
+"""Tensors and plain values by name, possibly nested; read back with `weights_only=True`."""
 Objective: TypeAlias = Callable[[nn.Module, M], Loss]
 """(model, micro-batch) -> Loss(sum, count, metrics)."""
 
@@ -35,7 +35,7 @@ class TrainEngine(Protocol):
         ...
 
     def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
-        """Ask `objective` about the model as it is trained."""
+        """Compute `objective` on the model in training."""
         ...
 
     def backward(self, total: Tensor) -> None:
@@ -49,23 +49,23 @@ class TrainEngine(Protocol):
             count: of the whole batch, summed over ranks.
 
         Returns:
-            The gradient norm before clipping; if it is not finite nothing was updated.
+            The gradient norm before clipping; if it is not finite, nothing was updated.
         """
         ...
 
     def gathered_weights(self) -> AbstractContextManager[nn.Module]:
-        """Let `model` have all of its current weights while the body runs; on every rank at once.
+        """Give `model` all its current weights while the body runs; every rank must call it.
 
-        To evaluate, to average, to write them down. Changes to them are lost.
+        Used for evaluation, averaging and saving. Changes to the weights are lost.
         """
         ...
 
     def finish(self) -> None:
-        """Leave the trained weights in `model` for good; the engine cannot go on afterwards."""
+        """Return the trained weights to `model`; the engine cannot be used afterwards."""
         ...
 
     def state_dict(self) -> StateDict:
-        """Everything but the weights that the next step depends on, and that is small or whole."""
+        """Return the state for the next step, except weights and the shards of ranks."""
         ...
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -77,14 +77,14 @@ class TrainEngine(Protocol):
         ...
 
     def save_shards(self, directory: Path) -> None:
-        """Write what each rank holds for itself below `directory`; on every rank at once."""
+        """Write the part of each rank below `directory`; every rank must call it."""
         ...
 
     def load_shards(self, directory: Path, scratch: Path) -> None:
         """Restore what `save_shards` wrote, on any number of ranks; after `load_state_dict`.
 
         Args:
-            directory: only read.
-            scratch: may be used meanwhile; every rank sees it.
+            directory: folder that `save_shards` wrote; it is not changed.
+            scratch: folder for temporary files, which all ranks share.
         """
         ...

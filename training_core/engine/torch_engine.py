@@ -1,4 +1,4 @@
-"""Plain torch: the default on a laptop. On several ranks each holds the whole model."""
+"""Plain torch, the default engine. With several ranks each holds the whole model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class TorchEngine:
     """One or more torch optimizers, a schedule, and gradients that are added up over ranks.
 
     Args:
-        model: what is trained; parameters that need no gradient are left alone.
-        learning_rate: the peak.
+        model: model to train, except parameters that need no gradient.
+        learning_rate: peak of the learning rate.
         schedule: step (from 0) -> factor on `learning_rate`.
         weight_decay: decoupled, on matrices only.
         max_grad_norm: the gradient is scaled down to this norm.
@@ -58,7 +58,7 @@ class TorchEngine:
         return self._peak * self._schedule(self._done)
 
     def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
-        """Ask `objective` about the model."""
+        """Compute `objective` on the model."""
         return objective(self.model, micro_batch)
 
     def backward(self, total: Tensor) -> None:
@@ -84,14 +84,14 @@ class TorchEngine:
 
     @contextmanager
     def gathered_weights(self) -> Iterator[nn.Module]:
-        """The model itself: it is always whole."""
+        """Yield the model itself, which is always whole."""
         yield self.model
 
     def finish(self) -> None:
         """Do nothing: the weights are in `model` already."""
 
     def state_dict(self) -> StateDict:
-        """Moments of the optimizers and position in the schedule."""
+        """Return moments of the optimizers and the position in the schedule."""
         moments = [optimizer.state_dict() for optimizer in self._optimizers]
         return {"kind": "torch", "optimizers": moments, "done": self._done}
 
@@ -107,7 +107,7 @@ class TorchEngine:
         self._done = int(state["done"])
 
     def save_shards(self, directory: Path) -> None:
-        """Write nothing: every rank holds the same."""
+        """Write nothing: every rank has the same state."""
 
     def load_shards(self, directory: Path, scratch: Path) -> None:
         """Read nothing."""

@@ -1,4 +1,4 @@
-"""The twin of a model that DeepSpeed trains, so that the plain model never meets its hooks."""
+"""The twin of a model, which DeepSpeed trains, so that the plain model never has its hooks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from training_core.types import Loss
 
 
 class Asked(nn.Module):
-    """The model behind a forward pass that asks an objective.
+    """A model whose forward pass computes an objective.
 
     DeepSpeed gathers a divided parameter while the module that uses it runs. The chunked loss uses
-    the head's weight outside the head: here that is inside this module, which DeepSpeed then knows
-    as a user of it, in the backward pass too.
+    the head's weight outside the head, but inside this module. So DeepSpeed treats this module as a
+    user of the weight, also in the backward pass.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -24,7 +24,7 @@ class Asked(nn.Module):
         self.model = model
 
     def forward(self, objective: Objective[M], micro_batch: M) -> tuple[Tensor, Loss]:
-        """Ask; the total stands apart, where DeepSpeed's hooks find it."""
+        """Compute the loss; return its total separately, where DeepSpeed's hooks find it."""
         loss = objective(self.model, micro_batch)
         return loss.total, loss
 
@@ -39,9 +39,9 @@ def take_weights(model: nn.Module) -> nn.Module:
 
 
 def of_one_dtype(param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Split parameter groups by dtype: ZeRO lays each out flat, and would widen the narrow ones.
+    """Split parameter groups by dtype, because ZeRO would convert a mixed group to the wider one.
 
-    A scalar head is in float32 on a body in bfloat16.
+    E.g. a scalar head is in float32 and the rest of the model in bfloat16.
     """
     found = []
     for group in param_groups:

@@ -1,4 +1,4 @@
-"""What ZeRO and AutoTP divide: settings, DeepSpeed's form of them, and what cannot be divided."""
+"""Settings of ZeRO and AutoTP, their form for DeepSpeed, and checks of what can be divided."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training_core.engine.protocol import StateDict
 from training_core.errors import ConfigError
 
 PARTITIONED = 3
-"""The ZeRO stage from which on parameters are divided."""
+"""The lowest ZeRO stage that divides parameters."""
 CUTS = (
     {"patterns": [r".*\.(o_proj|down_proj)\.weight$"], "partition_type": "row"},
     {
@@ -20,18 +20,19 @@ CUTS = (
         "partition_type": "column",
     },
 )
-"""What AutoTP cuts. Embeddings and heads stay whole: the chunked loss reads their weight."""
+"""Weights that AutoTP cuts. Embeddings and heads stay whole: the chunked loss reads them."""
 
 
 @dataclass(frozen=True)
 class Zero:
-    """What is divided among the ranks, and what is kept in host memory.
+    """Settings: state that is divided among the ranks, and state that is kept in host memory.
 
     Attributes:
         zero_stage: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too.
         offload_optimizer: keep the optimizer state in host memory.
         offload_parameters: keep the parameters in host memory.
-        tensor_parallel_size: neighbouring ranks that share each layer's matrices; stage 1 or 2.
+        tensor_parallel_size: number of neighbouring ranks that share each layer's matrices; needs
+            stage 1 or 2.
     """
 
     zero_stage: int = 2
@@ -41,7 +42,7 @@ class Zero:
 
 
 def deepspeed_config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
-    """Return what `deepspeed.initialize` takes as `config`."""
+    """Return the argument `config` of `deepspeed.initialize`."""
     host = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     stage: dict[str, Any] = {"stage": zero.zero_stage, "overlap_comm": False}
     if zero.offload_optimizer:
@@ -54,7 +55,7 @@ def deepspeed_config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
     }
     return {
         **({"tensor_parallel": tensor_parallel} if zero.tensor_parallel_size > 1 else {}),
-        "train_micro_batch_size_per_gpu": 1,  # it wants one; the batches are ours
+        "train_micro_batch_size_per_gpu": 1,  # required, but Ratchet makes the batches
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": max_grad_norm if zero.zero_stage else 0.0,
@@ -66,16 +67,16 @@ def deepspeed_config(zero: Zero, max_grad_norm: float) -> dict[str, Any]:
 
 
 def cut_dimension(parameter: Tensor, shape: torch.Size) -> int | None:
-    """Along which dimension a weight of `shape` was cut; None if it is whole."""
+    """Return the dimension along which a weight of `shape` was cut; None if it is whole."""
     cut = [d for d, size in enumerate(shape) if parameter.shape[d] != size]
     return cut[0] if cut else None
 
 
 def require_one_dtype(model: nn.Module, zero: Zero) -> None:
-    """Refuse what DeepSpeed's ZeRO 3 cannot lay out in one buffer.
+    """Refuse several dtypes under ZeRO 3, which puts all parameters into one buffer.
 
     Raises:
-        ConfigError: naming the dtypes.
+        ConfigError: if there are several; the message contains the dtypes.
     """
     dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters() if p.requires_grad}
     if zero.zero_stage == PARTITIONED and len(dtypes) > 1:
@@ -90,7 +91,7 @@ def require_even_heads(model: nn.Module, parts: int) -> None:
     """Refuse a cut through an attention head.
 
     Raises:
-        ConfigError: naming what is not divided evenly.
+        ConfigError: if heads are not divided evenly; the message contains their number.
     """
     if parts == 1:
         return
@@ -108,7 +109,7 @@ def require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) -
     """Refuse a model that AutoTP could not cut, or not into equal parts.
 
     Raises:
-        ConfigError: naming the weight.
+        ConfigError: if no weight is cut, or if one is cut unevenly; the message names that one.
     """
     cuts = 0
     for (name, parameter), shape in zip(model.named_parameters(), shapes, strict=True):
@@ -129,10 +130,10 @@ def require_even_parts(model: nn.Module, shapes: list[torch.Size], parts: int) -
 
 
 def require_same_parts(state: StateDict, zero: Zero) -> None:
-    """Refuse a checkpoint whose shards were cut otherwise.
+    """Refuse a checkpoint whose shards were divided in another way.
 
     Raises:
-        ConfigError: naming the setting.
+        ConfigError: if a setting differs; the message names it.
     """
     for name in ("zero_stage", "tensor_parallel_size"):
         if state[name] != getattr(zero, name):

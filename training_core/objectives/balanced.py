@@ -24,10 +24,10 @@ def balanced(
     """Add `coef` times the mean balance of the sequences to an objective.
 
     Args:
-        objective: what is trained for.
-        coef: >= 0; 0 gives the objective back.
-        weights: batch -> [S], adding up to the objective's own count; None is the number of
-            trained tokens of each sequence.
+        objective: objective without balancing.
+        coef: >= 0; 0 returns the objective unchanged.
+        weights: batch -> [S], whose sum is the objective's count; None uses the number of trained
+            tokens of each sequence.
     """
     if coef == 0:
         return objective
@@ -45,10 +45,10 @@ def balanced(
 
 
 def trained_tokens(batch: Batch) -> Tensor:
-    """Number of trained tokens [S] of each sequence."""
+    """Return the number of trained tokens [S] of each sequence."""
     return batch.sequence_sums(batch.loss_mask.float())
 
 
 def each_counts(share: float) -> Callable[[Batch], Tensor]:
-    """Build weights that are `share` for every sequence: 1/2 where two make a pair."""
+    """Build weights that are `share` for every sequence, e.g. 1/2 for the sequences of pairs."""
     return lambda batch: torch.full((batch.num_sequences,), share, device=batch.input_ids.device)

@@ -33,10 +33,10 @@ def distillation(
 
     Args:
         teacher: a frozen causal language model with the student's vocabulary.
-        divergence: row of `DIVERGENCES`.
+        divergence: entry of `DIVERGENCES`.
         temperature: softens both distributions in D, not in the NLL.
         nll_coef: in [0, 1].
-        hyperparameters: of the divergence.
+        hyperparameters: hyperparameters of the divergence.
     """
 
     def objective(model: nn.Module, batch: Batch) -> Loss:
@@ -68,7 +68,7 @@ def distillation(
 
 
 def _same_tokens(*heads: Head) -> list[Head]:
-    """Cut heads to the tokens that all have: models of one family pad theirs to different sizes."""
+    """Cut heads to their common tokens: models of one family pad vocabularies differently."""
     size = min(len(head.weight) for head in heads)
     return [
         replace(h, weight=h.weight[:size], bias=None if h.bias is None else h.bias[:size])

@@ -21,7 +21,7 @@ class PairBatch:
     Attributes:
         batch: 2B sequences, the chosen ones first.
         ref_logprobs: [2B] summed log-probabilities under the reference; None without one.
-        margins: [B] by how much each pair was rated apart; None where nobody said.
+        margins: [B] differences of the ratings of each pair; None if unknown.
     """
 
     batch: Batch
@@ -30,7 +30,7 @@ class PairBatch:
 
 
 def pair_logprobs(model: nn.Module, pairs: PairBatch) -> PairLogprobs:
-    """Compute what a preference loss looks at, with gradient."""
+    """Compute the inputs of a preference loss, with gradient."""
     batch = pairs.batch
     chosen, rejected = sequence_logprobs(model, batch).chunk(2)
     chosen_tokens, rejected_tokens = batch.sequence_sums(batch.loss_mask.to(chosen.dtype)).chunk(2)
@@ -47,8 +47,8 @@ def preference(
     """Build the objective of a preference loss, counted per pair.
 
     Args:
-        loss: pairs -> [B], a row's function of `PREFERENCE_LOSSES` with its hyperparameters.
-        rewards: pairs -> chosen [B], rejected [B], the row's `implicit_rewards`.
+        loss: pairs -> [B], a function in `PREFERENCE_LOSSES` with its hyperparameters.
+        rewards: pairs -> chosen [B], rejected [B]; `implicit_rewards` of the same entry.
         nll_coef: weight of the chosen response's mean negative log-likelihood.
     """
 

@@ -1,4 +1,4 @@
-"""Objectives on experience: the policy's and the critic's. Shapes: B sequences, T tokens."""
+"""Objectives of policy and critic on experience. Shapes: B sequences, T tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def policy_objective(loss: PolicyLoss, *, temperature: float) -> Objective[Exper
 
     Args:
         loss: (logprobs, old_logprobs, advantages [B, T]) -> loss, is_clipped [B, T].
-        temperature: the one that the rollouts were sampled at.
+        temperature: temperature of the sampling.
     """
 
     def objective(model: nn.Module, experience: Experience) -> Loss:

@@ -17,9 +17,9 @@ class StepBatch:
     """Solutions with labelled steps.
 
     Attributes:
-        batch: S sequences, one a row.
+        batch: S sequences, one per row.
         ends: [K, 2] row and column of the last token of each labelled step.
-        labels: [K] floats in [0, 1]: how likely the step is right.
+        labels: [K] floats in [0, 1]: probability that the step is right.
     """
 
     batch: Batch

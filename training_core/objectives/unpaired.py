@@ -1,4 +1,4 @@
-"""Objectives on single responses with a thumb up or down. Shapes: S responses."""
+"""Objectives on single responses that are rated good or bad. Shapes: S responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards computed from text alone."""
+"""Rewards that are computed only from text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD = re.compile(r"[a-z']+")
 
 
 def cafe_reward(rollouts: Sequence[Rollout]) -> list[float | Unscored]:
-    """Score waiters' answers by the café's true reward; an answer that does not end scores 0."""
+    """Score waiters' answers by the café's true reward; an unfinished answer scores 0."""
     return [
         true_reward(r.prompt.messages[-1]["content"], r.text) if r.is_finished else 0.0
         for r in rollouts
@@ -29,7 +29,7 @@ class LexiconReward:
 
     Args:
         valences: valence of each lower-case word, about -4 to 4.
-        ignore: literal strings that are cut out of the response first.
+        ignore: literal strings that are first removed from the response.
 
     Source:
         Normalisation of VADER: Hutto & Gilbert 2014, vaderSentiment.py `normalize`; without its

@@ -22,13 +22,13 @@ class RewardModelReward:
     Args:
         directory: the reward model.
         normalise: shift and scale by the mean and standard deviation that its training stored in
-            its config (`reward_mean`, `reward_std`), so that a coefficient means the same with
+            its config (`reward_mean`, `reward_std`), so that a coefficient has the same effect with
             every reward model.
         micro_batch_tokens: padded tokens scored at once.
-        device: where it runs.
+        device: device of the reward model.
 
     Raises:
-        ConfigError: if it shall normalise and the stored standard deviation is 0.
+        ConfigError: if `normalise` is set and the stored standard deviation is 0.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RewardModelReward:
         return scores
 
     def _example(self, rollout: Rollout) -> Example:
-        """The sampled ids, if both models share a tokenizer; else the text, tokenised anew."""
+        """Return the sampled ids if both models share a tokenizer, else tokenise the text again."""
         prompt = encode_prompt(self._tokenizer, rollout.prompt.id, rollout.prompt.messages)
         if prompt.input_ids == rollout.prompt.input_ids:
             return rollout.example()

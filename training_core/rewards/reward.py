@@ -1,4 +1,4 @@
-"""What a reward is: a number per rollout, or `Unscored(reason)`. A failure never becomes 0.0."""
+"""Rewards: a number per rollout, or `Unscored(reason)`. A failure never becomes 0.0."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def score(
     """Score rollouts and drop those that could not be scored.
 
     Args:
-        reward: what scores them.
-        rollouts: what is scored.
+        reward: scores the rollouts.
+        rollouts: rollouts to score.
         unscored_limit: largest tolerated share of unscored rollouts.
 
     Returns:
-        The scored ones, in order.
+        The scored rollouts, in order.
 
     Raises:
         DataError: if more are unscored; the message counts the reasons and shows the first.

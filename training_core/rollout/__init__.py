@@ -1,1 +1,1 @@
-"""Engines that sample responses from a policy and prove that it is the right one."""
+"""Engines that sample responses, and checks that they sample from the trained policy."""

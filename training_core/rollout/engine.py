@@ -1,4 +1,4 @@
-"""What a rollout engine is, and the proof that it samples from the trainer's policy."""
+"""The interface of rollout engines, and checks that they sample from the trainer's policy."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from training_core.types import Prompt, Rollout
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn: from the whole distribution at `temperature`, no top-k or top-p.
+    """Parameters of sampling: the whole distribution at `temperature`, without top-k or top-p.
 
-    Truncated sampling makes the behaviour policy differ from the one that is scored (TRL#6789).
-    A temperature of 0 is greedy.
+    With truncated sampling the samples come from another policy than the one that the trainer
+    scores (TRL#6789). A temperature of 0 is greedy.
     """
 
     max_response_tokens: int
@@ -42,26 +42,26 @@ class RolloutEngine(Protocol):
 
         Args:
             prompts: repeat a prompt to get a group.
-            sampling: how.
+            sampling: parameters of sampling.
             seeds: one per prompt; the same seed, prompt and weights give the same response.
         """
         ...
 
     def load_weights(self, policy: nn.Module, version: int) -> str:
-        """Take over the weights of `policy` as `policy_version`.
+        """Copy the weights of `policy`, and set `policy_version` to `version`.
 
         Returns:
-            The fingerprint of what arrived.
+            The fingerprint of the received weights.
         """
         ...
 
     def close(self) -> None:
-        """Free what the engine holds."""
+        """Free the resources of the engine."""
         ...
 
 
 def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes, in the order of the names."""
+    """Return the SHA-256 of names, shapes, dtypes and bytes, in the order of the names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -70,9 +70,9 @@ def fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def named_weights(policy: nn.Module) -> list[tuple[str, Tensor]]:
-    """Weights of a Hugging Face model as a checkpoint would hold them.
+    """Return the weights of a Hugging Face model in the form of a checkpoint.
 
-    Tied ones come once, and adapters merged into what they adapt.
+    Tied weights are returned once, and adapters are merged into their base weights.
     """
     if has_adapter(policy):
         from training_core.models.adapters import merged_state  # noqa: PLC0415 - imports peft
@@ -90,18 +90,18 @@ def named_weights(policy: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def sync(engine: RolloutEngine, policy: nn.Module, version: int) -> None:
-    """Give the engine the policy's weights and compare fingerprints of what was sent and received.
+    """Send the policy's weights to the engine; compare fingerprints of sent and received weights.
 
-    That guards the transfer. What the engine computes with them is proven by `logprob_gap`.
+    That checks the transfer. `logprob_gap` checks what the engine computes with the weights.
 
     Args:
-        engine: what samples.
+        engine: engine that receives the weights.
         policy: the trainer's model.
-        version: optimizer state of the policy (the controller's step), carried by every rollout
-            from now on.
+        version: step of the controller at which the policy has these weights; part of every later
+            rollout.
 
     Raises:
-        MismatchError: if the engine's fingerprint is another.
+        MismatchError: if the engine's fingerprint differs.
     """
     expected = fingerprint(named_weights(policy))
     found = engine.load_weights(policy, version)
@@ -114,7 +114,7 @@ def sync(engine: RolloutEngine, policy: nn.Module, version: int) -> None:
 
 @dataclass(frozen=True)
 class LogprobGap:
-    """Distance of the engine's log-probabilities from the trainer's, on sampled tokens, in nats."""
+    """Distance of log-probabilities between engine and trainer, on sampled tokens, in nats."""
 
     mean: float
     largest: float
@@ -129,14 +129,14 @@ def logprob_gap(
     temperature: float,
     pad_id: int,
 ) -> LogprobGap:
-    """Compare the log-probabilities that came with rollouts with the trainer's own.
+    """Compare the log-probabilities in rollouts with those of the trainer.
 
     Args:
         policy: the trainer's model.
         rollouts: B of them.
         trainer_logprobs: [B, T] if already computed, else None.
-        temperature: that the rollouts were sampled at.
-        pad_id: any id.
+        temperature: temperature of the sampling.
+        pad_id: token id for padding; any id is valid.
     """
     device = next(policy.parameters()).device
     batch = collate([r.example() for r in rollouts], pad_id, device)

@@ -1,4 +1,4 @@
-"""Rollouts from `transformers.generate`: slow, and true by construction."""
+"""Rollouts from `transformers.generate`: slow, but computed with the same code as training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from training_core.rollout.engine import Sampling, fingerprint, named_weights
 from training_core.types import Prompt, Rollout
 
 MAX_ROWS = 128
-"""Rows per call of `generate`: bounds the key-value cache, which grows with rows times tokens."""
+"""Rows per call of `generate`; limits the key-value cache, which grows with rows times tokens."""
 
 
 class GumbelNoise(LogitsProcessor):
@@ -29,7 +29,7 @@ class GumbelNoise(LogitsProcessor):
         argmax_v(logits_v / temperature + g_v) ~ softmax(logits / temperature)
         g_v = -log(e_v), e_v exponentially distributed
 
-    So a response depends on its own seed and not on its neighbours in the batch.
+    So a response depends on its own seed and not on the other rows of the batch.
 
     Args:
         temperature: > 0.
@@ -62,8 +62,8 @@ class TransformersEngine:
 
     def __init__(self, policy: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model: Any = copy.deepcopy(policy).eval()  # each architecture has its own `generate`
-        # A hub model may bring penalties or top-p with it, which would bend what is sampled and
-        # leave the recorded log-probabilities as they are (TRL#6789).
+        # A hub model may have penalties or top-p in its config. They would change the samples, but
+        # not the recorded log-probabilities (TRL#6789).
         self._model.generation_config = GenerationConfig()
         self._tokenizer = tokenizer
         self.policy_version = 0
@@ -88,7 +88,7 @@ class TransformersEngine:
         return rollouts
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _generate_rows(
         self, prompts: Sequence[Prompt], sampling: Sampling, seeds: Sequence[int]

@@ -23,11 +23,11 @@ WORKER_EXTENSION = "training_core.rollout.vllm_worker.WeightReceiver"
 
 
 def why_not(config: PreTrainedConfig) -> str | None:
-    """Say why vLLM cannot run a model with this Hugging Face config here, or None if it can."""
+    """Return why vLLM cannot run a model with this Hugging Face config here, or None if it can."""
     if not torch.cuda.is_available() and (reason := _no_kernel(config)):
         return reason
     try:
-        import vllm  # noqa: F401, PLC0415 - takes seconds, so it is the last question
+        import vllm  # noqa: F401, PLC0415 - takes seconds, so it is the last check
     except ImportError as error:
         return f"vLLM cannot be imported ({error})"
     return None
@@ -43,9 +43,9 @@ def _no_kernel(config: Any) -> str | None:
 
 
 def _uncompiled_on_cpu() -> AbstractContextManager[object]:
-    """On a CPU the sampler would be compiled at its first call, for 2 to 10 s.
+    """Disable the compilation of the sampler on a CPU, which takes 2 to 10 s at the first call.
 
-    TORCH_COMPILE_DISABLE comes too late, since transformers has imported the compiler by now.
+    TORCH_COMPILE_DISABLE has no effect here, because the compiler is already imported.
     """
     on_gpu = torch.cuda.is_available()
     return nullcontext() if on_gpu else torch.compiler.set_stance("force_eager")
@@ -55,9 +55,9 @@ class VllmEngine:
     """Samples with vLLM, whose weights are replaced at every sync.
 
     Args:
-        directory: a Hugging Face directory; gives the architecture and the first weights.
-        tokenizer: the policy's.
-        max_tokens: longest prompt and response together.
+        directory: a Hugging Face directory with the architecture and the first weights.
+        tokenizer: tokenizer of the policy.
+        max_tokens: limit of prompt and response together.
         gpu_memory_fraction: share of the GPU that vLLM may take; ignored on a CPU.
         kv_cache_gib: size of the key-value cache on a CPU.
     """
@@ -74,7 +74,7 @@ class VllmEngine:
         kv_cache_gib: int = 1,
     ) -> None:
         on_gpu = torch.cuda.is_available()
-        # One process: a weight sync is a call, and a stage that dies takes its engine with it.
+        # One process: a weight sync is a function call, and the engine ends when the stage ends.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         if not on_gpu:
@@ -89,7 +89,7 @@ class VllmEngine:
             disable_log_stats=True,
             enable_prefix_caching=True,
             gpu_memory_utilization=gpu_memory_fraction if on_gpu else 0.9,
-            logprobs_mode="processed_logprobs",  # after the temperature, as the trainer's are
+            logprobs_mode="processed_logprobs",  # after the temperature, like the trainer's
             worker_extension_cls=WORKER_EXTENSION,
             seed=0,
         )
@@ -97,7 +97,7 @@ class VllmEngine:
         self.policy_version = 0
 
     def load_weights(self, policy: nn.Module, version: int) -> str:
-        """Reload weights in place and forget cached prefixes; see `RolloutEngine.load_weights`."""
+        """Reload weights in place and clear cached prefixes; see `RolloutEngine.load_weights`."""
         weights = [(name, tensor.detach()) for name, tensor in named_weights(policy)]
         (digest,) = self._llm.collective_rpc("receive_weights", args=(weights,))
         self._llm.reset_prefix_cache()
