@@ -61,6 +61,7 @@ coverage: venv ## run every test, report lines and branches; fails below COVERED
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(ABREAST) $(PYTEST_ARGS)
 	$(BIN)/coverage combine --quiet
+	@rm -f .coverage.*  # files that could not be read: the test of a full disk cuts one short
 	@$(BIN)/coverage report | awk '{ print } \
 		/^TOTAL/ { found = 100 * (1 - $$3 / $$2) } \
 		END { printf "lines: %.1f %%, at least $(COVERED) %% expected\n", found; exit found < $(COVERED) }'
