@@ -76,7 +76,9 @@ def unless_it_exists() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+        # Of two inserts at the same moment, MLflow's database refuses one: "IntegrityError".
+        has_lost = "IntegrityError" in str(error.message)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" and not has_lost:
             raise
 
 

@@ -116,7 +116,8 @@ class RegisteredModels:
             if number is None:
                 self._client.delete_registered_model_alias(name, alias)
             else:
-                self.set_alias(name, alias, number)
+                with unless_it_exists():
+                    self._client.set_registered_model_alias(name, alias, str(number))
 
     # ------------------------------------------------------------------------- ledgers
 

@@ -204,7 +204,7 @@ def test_a_resumed_run_remembers_the_best(tmp_path):
         run(first, settings, evaluate=script(0.1, 0.9), should_stop=StopAt(7))
     assert steps_kept(first) == [7, 6]
     second = tmp_path / "a2"
-    found = run(second, settings, evaluate=script(0.2, 0.3), earlier_attempts=(first,))
+    found = run(second, settings, evaluate=script(0.2, 0.3), earlier_attempts=(Attempt(first),))
     undisturbed = run(tmp_path / "b", settings, evaluate=script(0.1, 0.9, 0.2, 0.3))
     assert_same(found, undisturbed)  # the weights of step 6, which only the first attempt has
     assert steps_kept(second) == [10]
@@ -218,7 +218,7 @@ def test_every_state_survives_a_stop_at_any_step(tmp_path):
         with pytest.raises(StoppedError):
             run(first, settings, should_stop=StopAt(stop))
         second = tmp_path / f"b{stop}"
-        assert_same(run(second, settings, earlier_attempts=(first,)), undisturbed)
+        assert_same(run(second, settings, earlier_attempts=(Attempt(first),)), undisturbed)
         assert curve(second) == curve(tmp_path / "peace")
 
 
@@ -241,7 +241,7 @@ def test_a_checkpoint_has_what_is_trained_and_a_frozen_base_comes_from_where_it_
         frozen_run(tmp_path / "a1", should_stop=StopAt(7))
     newest = complete_checkpoints([tmp_path / "a1/checkpoints"])[0].directory
     assert sorted(load_file(newest / "model.safetensors")) == ["layers/0/bias", "layers/0/weight"]
-    resumed = frozen_run(tmp_path / "a2", earlier_attempts=(tmp_path / "a1",))
+    resumed = frozen_run(tmp_path / "a2", earlier_attempts=(Attempt(tmp_path / "a1"),))
     assert_same(resumed, undisturbed)
     assert torch.equal(resumed["layers.1.weight"], wave().layers[1].weight)
 

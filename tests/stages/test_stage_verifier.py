@@ -16,9 +16,9 @@ import pytest
 
 from stages.configs.data_config import FileDataConfig
 from stages.configs.reward_config import PythonRewardConfig
-from stages.contract import ExitCode
 from stages.datasets import prompts
 from stages.files import read_jsonl, write_jsonl
+from stages.runtime.exit_codes import ExitCode
 from stages.runtime.store import Manifest, Store
 from stages.sampling.rewards import build_reward
 from training_core.rewards.reward import Unscored
