@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -20,6 +21,10 @@ os.environ.setdefault("HF_DATASETS_CACHE", _cache)  # read when `datasets` is im
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests that start processes by `forkserver` find these imported; only what is installed, since the
+# server's path is not that of the tests.
+multiprocessing.set_forkserver_preload(["torch", "transformers.models.llama.modeling_llama"])
 
 LIFECYCLE = "tests/lifecycle/"
 

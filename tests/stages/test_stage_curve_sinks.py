@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_stage_process import SFT, start, wait_for_step
+from test_stage_process import SFT, wait_for_step
 
 from stages.attempt import Attempt
 from stages.configs.block import LoggingConfig
@@ -19,6 +19,7 @@ from stages.runtime import trackers
 from stages.runtime.metric_files import FileSink
 from stages.runtime.store import Request, Store
 from stages.runtime.trackers import open_sinks
+from tests.stages.forked import StageProcess
 from training_core.errors import ConfigError
 
 needs_tensorboard = pytest.mark.skipif(
@@ -134,7 +135,7 @@ def test_a_stage_with_both_still_saves_when_it_is_asked_to_stop(store: Store, wr
     logging = {"tensorboard": True, "wandb": {"project": "ratchet-tests", "mode": "offline"}}
     longer = {**SFT, "training": {**SFT["training"], "epochs": 40}, "logging": logging}
     request = write_request(store, "sft", longer)
-    process = start(request)
+    process = StageProcess(request)
     wait_for_step(process, request.parent, 5)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from stages.files import read_jsonl
 from stages.runtime.store import Request, Store
+from tests.stages.forked import StageProcess
 from training_core.checkpoint import complete_checkpoints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +42,8 @@ SFT = {
 }
 
 
-def start(request: Path) -> subprocess.Popen:
-    """Start `python -m stages`."""
+def type_it(request: Path) -> subprocess.Popen:
+    """Start a stage as a Ray job does."""
     return subprocess.Popen(
         [sys.executable, "-m", "stages", str(request)],
         cwd=ROOT,
@@ -51,7 +52,7 @@ def start(request: Path) -> subprocess.Popen:
     )
 
 
-def wait_for_step(process: subprocess.Popen, attempt: Path, step: int) -> None:
+def wait_for_step(process: StageProcess, attempt: Path, step: int) -> None:
     """Wait until the stage has done `step` optimizer steps."""
     deadline = time.monotonic() + 60
     progress = attempt / "progress.json"
@@ -77,14 +78,14 @@ def spoiled(store: Store, write_request: Callable[..., Path], **changes) -> Path
 
 def test_a_bad_config_exits_20_and_says_what_is_wrong(store, write_request):
     path = spoiled(store, write_request, config={**SFT, "training": {"learning_rat": 1}})
-    assert start(path).wait(timeout=60) == 20
+    assert type_it(path).wait(timeout=60) == 20
     assert error_of(path)["kind"] == "ValidationError"
     assert "training.learning_rat" in error_of(path)["message"]
 
 
 def test_an_unknown_stage_exits_20_and_names_the_nearest(store, write_request):
     path = spoiled(store, write_request, stage="stf")
-    assert start(path).wait(timeout=60) == 20
+    assert type_it(path).wait(timeout=60) == 20
     assert error_of(path) == {
         "code": 20,
         "kind": "ConfigError",
@@ -148,14 +149,14 @@ def killed(tmp_path_factory, write_request, run_here) -> Killed:
     peaceful = Store(tmp_path_factory.mktemp("peaceful"))
     codes, saved = {}, {}
     first = write_request(store, "sft", SFT, attempt="a1")
-    process = start(first)
+    process = StageProcess(first)
     wait_for_step(process, first.parent, 25)
     process.send_signal(signal.SIGKILL)
     codes["a1 killed"] = process.wait()
     saved["a1"] = complete_checkpoints([first.parent / "checkpoints"])[0].step
 
     second = write_request(store, "sft", SFT, attempt="a2")
-    process = start(second)
+    process = StageProcess(second)
     wait_for_step(process, second.parent, 60)
     process.send_signal(signal.SIGTERM)
     codes["a2 terminated"] = process.wait(timeout=60)
@@ -237,7 +238,7 @@ NO_SAVES = {**SFT, "training": {**SFT["training"], "epochs": 1, "save_every_step
 
 def test_a_full_disk_under_the_artifact_exits_40_and_publishes_nothing(store, write_request):
     request = write_request(store, "sft", NO_SAVES)
-    process = start(request)
+    process = type_it(request)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (32 * 1024,) * 2)  # the weights have 50
     assert process.wait(timeout=60) == 40
     assert error_of(request)["kind"] == "StorageFullError"

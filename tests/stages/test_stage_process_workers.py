@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from test_stage_process import SFT, start, wait_for_step
+from test_stage_process import SFT, wait_for_step
 
 from stages.files import read_jsonl
 from stages.runtime.exit_codes import ExitCode
 from stages.runtime.store import Store
 from stages.runtime.worker_processes import rank_environment
 from stages.runtime.workers import exit_code_of, supervise
+from tests.stages.forked import StageProcess
 from training_core.checkpoint import complete_checkpoints
 
 STEPS = 50  # 200 rows * 2 epochs / 8 rows
@@ -63,7 +64,7 @@ def stopped(request, tmp_path_factory, write_request):
     config = with_engine(request.param)
     store = Store(tmp_path_factory.mktemp("workers"))
     path = write_request(store, "sft", {**config, "resources": WORKERS})
-    process = start(path)
+    process = StageProcess(path)
     wait_for_step(process, path.parent, 25)
     process.send_signal(signal.SIGTERM)
     code = process.wait(timeout=60)
@@ -71,7 +72,7 @@ def stopped(request, tmp_path_factory, write_request):
     log = (path.parent / "log-rank1.txt").read_text()
     steps = [c.step for c in complete_checkpoints([path.parent / "checkpoints"])]
     path = write_request(store, "sft", config)
-    finished = start(path).wait(timeout=60)
+    finished = StageProcess(path).wait(timeout=60)
     return {
         "code": code, "told": told, "log": log, "steps": steps, "finished": finished,
         "request": path,
@@ -137,7 +138,7 @@ def test_workers_ask_the_model_before_each_step_as_one_process_does(
     together = {**config, "training": shared, "resources": WORKERS}
     request = write_request(store, stage, together, parents, attempt="a2")
     (expected.parents[2] / "manifest.json").unlink()  # engines and workers are no part of the key
-    assert start(request).wait(timeout=120) == ExitCode.DONE
+    assert StageProcess(request).wait(timeout=120) == ExitCode.DONE
     losses = [
         [line["metrics"][f"{stage}/loss"] for line in read_jsonl(r.parent / "metrics.jsonl")]
         for r in (expected, request)
@@ -149,7 +150,7 @@ def test_workers_ask_the_model_before_each_step_as_one_process_does(
 def test_a_killed_worker_takes_the_others_with_it(store, write_request):
     longer = {**SFT, "training": {**SFT["training"], "epochs": 50}, "resources": WORKERS}
     request = write_request(store, "sft", longer)
-    process = start(request)
+    process = StageProcess(request)
     wait_for_step(process, request.parent, 5)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 2

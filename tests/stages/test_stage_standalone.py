@@ -16,6 +16,7 @@ from test_stage_process import ROOT, SFT, STEPS, wait_for_step
 from stages.__main__ import main
 from stages.files import read_jsonl
 from stages.runtime.store import Manifest
+from tests.stages.forked import StageProcess
 from tests.stages.running import as_if_a_process
 
 SHORT = {**SFT, "training": {**SFT["training"], "epochs": 1}}  # 25 steps
@@ -72,11 +73,7 @@ def test_a_stage_runs_from_a_shell_and_its_result_is_that_of_a_flow(tmp_path, st
 def test_what_was_stopped_goes_on_when_it_is_typed_again(tmp_path):
     config = write(tmp_path / "sft.yaml", SFT)
     stopped, whole = tmp_path / "stopped", tmp_path / "whole"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "stages", "sft", config, "--out", stopped],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-    )
+    process = StageProcess("sft", config, "--out", stopped)
     wait_for_step(process, stopped, 25)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143

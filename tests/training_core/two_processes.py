@@ -18,7 +18,10 @@ from training_core.types import Batch, Example
 def together(world_size: int, folder: Path, body: Callable[..., Any], *args: Any) -> list[Any]:
     """Run `body(ranks, *args)` on every rank and return what each returned."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.multiprocessing.spawn(_run, (world_size, folder, body, args), nprocs=world_size)
+    arguments = (world_size, folder, body, args)
+    torch.multiprocessing.start_processes(
+        _run, arguments, nprocs=world_size, start_method="forkserver"
+    )
     return [torch.load(folder / f"{r}.pt", weights_only=False) for r in range(world_size)]
 
 
