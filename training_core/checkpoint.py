@@ -2,16 +2,17 @@
 
     <root>/step-00000100/{<model>.safetensors…, state.pt, shards/…, COMPLETE}
 
-Everything is written into a hidden directory and fsynced; `COMPLETE` is written last and lists the
-files with sizes and SHA-256, and then the directory gets its name. Older checkpoints are deleted
-only after that, so a complete one always exists. With several ranks the first one writes, and each
-adds its own shards.
+Everything is written into a hidden directory and fsynced. `COMPLETE` is written last and lists the
+files with sizes and SHA-256. Then the directory is renamed. Older checkpoints are deleted only
+after that, so a complete one always exists. With several ranks, rank 0 writes the common files, and
+each rank adds its own shards.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -26,10 +27,17 @@ from torch import nn
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import barrier
 from training_core.errors import IntegrityError
+from training_core.names import EXPECTED_FILE, is_file_below
 from training_core.storage import writing
+from training_core.strict_json import read_object
+
+log = logging.getLogger(__name__)
 
 MARKER = "COMPLETE"
 SHARDS = "shards"
+STATE = "state.pt"
+ASIDE = ".replaced"
+REMEDY = "delete this checkpoint; the stage then resumes from an older one"
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ def save(
     Raises:
         StorageFullError: if the disk is full; earlier checkpoints are untouched.
     """
-    final = root / f"step-{step:08d}"
+    final = root / _directory_name(step)
     draft = root / f".draft-{step:08d}"
     try:
         with writing(f"the checkpoint of step {step} in {root}"):
@@ -95,8 +103,8 @@ def save(
 
 def _write(draft: Path, models: Mapping[str, nn.Module], state: Mapping[str, Any]) -> None:
     for name, model in models.items():
-        save_model(model, str(draft / f"{name}.safetensors"))
-    with (draft / "state.pt").open("wb") as file:  # an open file, so that a full disk is an OSError
+        save_model(model, str(draft / _weights_of(name)))
+    with (draft / STATE).open("wb") as file:  # an open file, so that a full disk is an OSError
         torch.save(dict(state), file)
 
 
@@ -116,7 +124,7 @@ def _mark_complete(draft: Path, step: int) -> None:
 
 def _replace(final: Path, draft: Path) -> None:
     """Rename `draft` to `final`; until then an existing `final` stays valid under another name."""
-    aside = final.with_name(final.name + ".replaced")
+    aside = final.with_name(final.name + ASIDE)
     if final.exists():
         shutil.rmtree(aside, ignore_errors=True)
         final.rename(aside)
@@ -131,7 +139,7 @@ def _rotate(root: Path, keep: int, keep_gib: float | None, protected: set[int]) 
     whole = {c.directory for c in complete}
     left = float("inf") if keep_gib is None else keep_gib * 2**30
     left -= sum(_size(c.directory) for c in complete if c.step in protected)
-    newest = complete[0].step  # not protected: a damaged run may have left later ones
+    newest = complete[0].step  # may not be protected, but `keep_gib` never deletes it
     for number, old in enumerate(complete):
         if old.step in protected:
             continue
@@ -151,7 +159,8 @@ def _size(directory: Path) -> int:
 def complete_checkpoints(roots: Iterable[Path]) -> list[Checkpoint]:
     """List the complete checkpoints below `roots`, the highest step first.
 
-    One without a marker, or with a file whose size is not the recorded one, is not complete.
+    One without a marker, or with a file whose size is not the recorded one, is not complete. A
+    marker that `save` did not write, and a file of another size, are logged.
     """
     found = [
         Checkpoint(marker.parent, step)
@@ -168,29 +177,97 @@ def load(checkpoint: Checkpoint, models: Mapping[str, nn.Module]) -> dict[str, A
     Raises:
         IntegrityError: if a file differs from what was saved; the message names it.
     """
+    directory = checkpoint.directory
     try:
-        expected = json.loads((checkpoint.directory / MARKER).read_text())["sha256"]
-        found = {name: _sha256(checkpoint.directory / name) for name in expected}
-    except (FileNotFoundError, KeyError, ValueError) as error:  # deleted meanwhile, or incomplete
-        raise IntegrityError(f"{checkpoint.directory} is not whole: {error!r}") from error
-    for name, sha256 in expected.items():
+        record = _read_marker(directory / MARKER)
+        _check_sizes(directory, record)
+        found = {name: _sha256(directory / name) for name in record.sha256}
+    except FileNotFoundError as error:  # deleted meanwhile
+        raise IntegrityError(f"{directory} is not complete: {error}; {REMEDY}") from error
+    for name in (STATE, *map(_weights_of, models)):
+        if name not in record.files:
+            raise IntegrityError(f"{directory / MARKER}: expected the file {name} in it; {REMEDY}")
+    for name, sha256 in record.sha256.items():
         if found[name] != sha256:
             raise IntegrityError(
-                f"{checkpoint.directory / name}: expected sha256 {sha256[:12]}…, "
-                f"found {found[name][:12]}…"
+                f"{directory / name}: expected sha256 {sha256[:12]}…, "
+                f"found {found[name][:12]}…; {REMEDY}"
             )
     for name, model in models.items():
-        load_model(model, str(checkpoint.directory / f"{name}.safetensors"))
-    return torch.load(checkpoint.directory / "state.pt", map_location="cpu", weights_only=True)
+        load_model(model, str(directory / _weights_of(name)))
+    return torch.load(directory / STATE, map_location="cpu", weights_only=True)
+
+
+@dataclass(frozen=True)
+class _Marker:
+    """Content of the file `COMPLETE`: size and SHA-256 of each file by its name."""
+
+    step: int
+    files: Mapping[str, int]
+    sha256: Mapping[str, str]
+
+
+def _read_marker(path: Path) -> _Marker:
+    """Read a marker.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        IntegrityError: if it is not one that `save` wrote for this directory.
+    """
+    record = read_object(path, remedy=REMEDY)
+    step: Any = record.get("step")
+    files: Any = record.get("files")
+    sha256: Any = record.get("sha256")
+    if type(step) is not int or not _is_list_of_files(files, sha256):
+        raise IntegrityError(
+            f"{path}: expected `step`, and `files` and `sha256` of the same files, found "
+            f"{record!r:.80}; {REMEDY}"
+        )
+    if outside := [name for name in files if not is_file_below(name)]:
+        raise IntegrityError(f"{path}: {EXPECTED_FILE}, found {outside[0]!r:.80}; {REMEDY}")
+    if path.parent.name.removesuffix(ASIDE) != _directory_name(step):
+        raise IntegrityError(
+            f"{path}: expected the step of the directory {path.parent.name}, found {step}; {REMEDY}"
+        )
+    return _Marker(step, files, sha256)
+
+
+def _is_list_of_files(files: Any, sha256: Any) -> bool:
+    return (
+        isinstance(files, dict)
+        and isinstance(sha256, dict)
+        and files.keys() == sha256.keys()
+        and all(type(size) is int for size in files.values())
+        and all(isinstance(digest, str) for digest in sha256.values())
+    )
 
 
 def _step_if_complete(marker: Path) -> int | None:
     try:
-        record = json.loads(marker.read_text())
-        sizes = {name: (marker.parent / name).stat().st_size for name in record["files"]}
-    except (OSError, ValueError, KeyError):
+        record = _read_marker(marker)
+        _check_sizes(marker.parent, record)
+    except OSError:
         return None
-    return int(record["step"]) if sizes == record["files"] else None
+    except IntegrityError as error:
+        log.warning("a checkpoint is skipped: %s", error)
+        return None
+    return record.step
+
+
+def _check_sizes(directory: Path, record: _Marker) -> None:
+    for name, size in record.files.items():
+        if (found := (directory / name).stat().st_size) != size:
+            raise IntegrityError(
+                f"{directory / name}: expected {size} bytes, found {found}; {REMEDY}"
+            )
+
+
+def _directory_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _weights_of(model: str) -> str:
+    return f"{model}.safetensors"
 
 
 def _sha256(path: Path) -> str:

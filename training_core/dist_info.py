@@ -1,4 +1,4 @@
-"""The rank of a process among those that train one model; imports little."""
+"""The rank of a process among those that train one model. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DistInfo:
     Attributes:
         rank: 0 to world_size - 1; rank 0 writes the files that only one process writes.
         world_size: number of processes.
-        local_rank: number of this process on its machine; its GPU.
+        local_rank: number of this process on its machine, and of its GPU.
         tensor_parallel_size: number of neighbouring ranks that hold the parts of one model, and so
             get the same data.
     """
@@ -44,7 +44,7 @@ class DistInfo:
 
     @property
     def data_rank(self) -> int:
-        """Number of this process's share of the data."""
+        """Index of this process's share of the data."""
         return self.rank // self.tensor_parallel_size
 
     @property

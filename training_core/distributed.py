@@ -6,18 +6,20 @@ torch.distributed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 
 from training_core.dist_info import DistInfo
 from training_core.types import Mean
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 BUCKET_ELEMENTS = 2**25
@@ -32,7 +34,7 @@ def connected(dist_info: DistInfo, init_method: str) -> Iterator[None]:
 
     Args:
         dist_info: this process.
-        init_method: address of the first, e.g. `tcp://host:port`, or `env://`.
+        init_method: address of rank 0, e.g. `tcp://host:port`, or `env://`.
     """
     if dist_info.is_single_process:
         yield
@@ -53,6 +55,30 @@ def connected(dist_info: DistInfo, init_method: str) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def connect_alone() -> None:
+    """Make the process group that DeepSpeed and FSDP need even for one process."""
+    if not dist.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+
+
+class Asked(nn.Module):
+    """A model whose forward pass calls a function of the model.
+
+    Hooks gather a divided weight while the module that uses it runs. The chunked loss uses the
+    head's weight outside the head, but inside this module. So the hooks treat this module as a user
+    of the weight, also in the backward pass.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[[Any, A], T], argument: A) -> T:
+        """Return `function(model, argument)`."""
+        return function(self.model, argument)
+
+
 def barrier(dist_info: DistInfo) -> None:
     """Wait until every rank has called this function."""
     if not dist_info.is_single_process:
@@ -66,6 +92,15 @@ def all_gather_object(value: T, dist_info: DistInfo) -> list[T]:
     values = [value] * dist_info.world_size  # each is replaced
     dist.all_gather_object(values, value)
     return values
+
+
+def broadcast_object(value: T, dist_info: DistInfo) -> T:
+    """Return the picklable value of the first rank on every rank; the others' are ignored."""
+    if dist_info.is_single_process:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def any_rank(claim: bool, dist_info: DistInfo) -> bool:
@@ -86,18 +121,22 @@ def pool_means(means: Mapping[str, Mean], dist_info: DistInfo) -> dict[str, Mean
 
 def broadcast_weights(model: nn.Module, dist_info: DistInfo) -> None:
     """Copy parameters and buffers of the first rank to all, so that all start with one model."""
-    if not dist_info.is_single_process:
-        for tensor in (*model.parameters(), *model.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
+    broadcast_tensors([*model.parameters(), *model.buffers()], dist_info)
+
+
+def broadcast_tensors(tensors: Sequence[Tensor], dist_info: DistInfo) -> None:
+    """Copy tensors of the first rank to all, in place."""
+    for tensor in () if dist_info.is_single_process else tensors:
+        dist.broadcast(tensor.detach(), src=0)
 
 
 def all_reduce_gradients(parameters: Sequence[Tensor], dist_info: DistInfo) -> None:
     """Add up the gradients of all ranks, in place.
 
-    There is one sum per optimizer step over a flat buffer. The hooks of DistributedDataParallel
-    expect a backward pass of every rank for every micro-batch and take a mean, but here a rank may
-    have any number of micro-batches, or none. A parameter that has no gradient on any rank still
-    has none afterwards.
+    The gradients are copied into flat buffers, which are summed once per optimizer step. The hooks
+    of DistributedDataParallel expect a backward pass of every rank for every micro-batch and take a
+    mean, but here a rank may have any number of micro-batches, or none. A parameter that has no
+    gradient on any rank still has none afterwards.
 
     Args:
         parameters: trained parameters, in the same order on every rank.
@@ -119,6 +158,13 @@ def all_reduce_gradients(parameters: Sequence[Tensor], dist_info: DistInfo) -> N
         pieces = flat.split([gradient.numel() for gradient in bucket])
         for gradient, piece in zip(bucket, pieces, strict=True):
             gradient.copy_(piece.view_as(gradient))
+
+
+def sum_over_ranks(tensor: Tensor, dist_info: DistInfo) -> Tensor:
+    """Add up a tensor of the same shape of every rank, in place; return it."""
+    if not dist_info.is_single_process:
+        dist.all_reduce(tensor)
+    return tensor
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

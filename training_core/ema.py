@@ -67,7 +67,7 @@ class WeightAverage:
         if state.keys() != self._average.keys():
             odd = sorted(state.keys() ^ self._average.keys())[:3]
             raise IntegrityError(
-                f"the saved average of weights is of another model: {odd} are in one of them only"
+                f"the saved weight average belongs to another model: only one of them has {odd}"
             )
         for name, average in self._average.items():
             average.copy_(state[name])

@@ -1,9 +1,9 @@
-"""The family tree of Ratchet's own errors.
+"""Ratchet's own error classes.
 
     RatchetError
     ├── InputError         the user must change something; never retried
     │   ├── ConfigError    a key or value in a preset, an override or a request
-    │   └── DataError      a row, a field or a file of a dataset; a model directory that is not one
+    │   └── DataError      a row, a field or a file of a dataset; a directory that holds no model
     ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
     ├── MismatchError      sampler and trainer disagree about the policy; never retried
     ├── StorageFullError   no space left where a stage writes; never retried
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 class RatchetError(Exception):
-    """Root of every error that Ratchet raises on purpose."""
+    """Base class of all errors that Ratchet raises itself."""
 
 
 class InputError(RatchetError):
@@ -55,7 +55,7 @@ class ConflictError(RatchetError):
 
 
 class StoppedError(RatchetError):
-    """The stage got the signal to stop; its state is saved."""
+    """The stage got the signal to stop; a stage that trains has saved its state."""
 
 
 class TransientError(RatchetError):

@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def hidden(*packages: str) -> Iterator[None]:
-    """Make packages look as if they were not installed, for as long as the `with` lasts.
+    """Make packages look as if they were not installed, inside the `with` block.
 
     A package that is imported already does not change, because its objects may be in use.
 
@@ -22,7 +22,7 @@ def hidden(*packages: str) -> Iterator[None]:
     """
     absent = [name for name in packages if name not in sys.modules]
     modules: dict[str, Any] = sys.modules
-    modules.update(dict.fromkeys(absent))  # None means to Python that the import must fail
+    modules.update(dict.fromkeys(absent))  # None makes the import of a name fail
     try:
         yield
     finally:
@@ -33,8 +33,8 @@ def hidden(*packages: str) -> Iterator[None]:
 def tell_transformers_to_do_without() -> None:
     """Keep transformers from importing scikit-learn and scipy, and with them pandas.
 
-    Transformers uses scikit-learn for assisted generation and scipy for boxes in images; Ratchet
-    uses neither. Transformers checks only once whether they are installed (scipy during its own
+    Transformers uses scikit-learn for assisted generation and scipy for object detection; Ratchet
+    does neither. Transformers checks only once whether they are installed (scipy during its own
     import) and keeps the result. Other modules can still import both packages.
     """
     with hidden("sklearn", "scipy"):

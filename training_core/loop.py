@@ -1,4 +1,4 @@
-"""The training loop, which makes every optimizer step of every stage.
+"""The training loop: all stages use it for their optimizer steps.
 
 `train_steps` is a generator. It yields a report after each optimizer step. Between two yields,
 the code of the stage decides when to log, evaluate, save or stop. There are no callbacks and no

@@ -30,7 +30,7 @@ def writing(what: str) -> Iterator[None]:
         if not any(_number(e) in FULL for e in _chain(error)):
             raise
         raise StorageFullError(
-            f"no space left to write {what}: free some, then run the stage again; "
+            f"no space left to write {what}: free some space, then run the stage again; "
             "it resumes from the last complete checkpoint"
         ) from error
 

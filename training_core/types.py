@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from training_core.messages import Messages
+
 
 @dataclass(frozen=True)
 class Example:
@@ -25,6 +27,11 @@ class Example:
     def __len__(self) -> int:
         """Number of tokens."""
         return len(self.input_ids)
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The tokens before the first trained one."""
+        return self.input_ids[: self.loss_mask.index(1)]
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class UnpairedExample:
-    """A response that was rated by itself: desirable or not."""
+    """A response that was rated without comparison: desirable or not."""
 
     example: Example
     is_desirable: bool
@@ -76,7 +83,7 @@ class Prompt:
     """
 
     id: str
-    messages: tuple[Mapping[str, str], ...]
+    messages: Messages
     text: str
     input_ids: tuple[int, ...]
     columns: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -88,11 +95,13 @@ class Rollout:
 
     Attributes:
         prompt: the prompt.
-        response_ids: sampled token ids, with the end token if there is one.
-        logprobs: log-probabilities of the sampled tokens under the sampling distribution, in nats.
-        text: the response without special tokens.
-        is_finished: whether the response ended by itself, not at the token limit.
-        policy_version: number of weight syncs of the engine before the sampling.
+        response_ids: sampled token ids, with those that ended the response.
+        logprobs: log-probabilities of the sampled tokens under the sampling distribution, in nats:
+            after temperature and truncation. Greedy sampling records those at temperature 1.
+        text: the response without special tokens; it ends before a stop token or stop string.
+        is_finished: whether an end token, stop token or stop string ended it, not the token limit.
+        policy_version: version of the engine's weights: the number given to its last weight sync.
+            It holds for every token, because engines get new weights only between rollouts.
     """
 
     prompt: Prompt
@@ -110,10 +119,11 @@ class Rollout:
 
 @dataclass(frozen=True)
 class ScoredRollout:
-    """A rollout and its reward."""
+    """A rollout, its reward, and the numbers behind the reward by name, e.g. the parts of a sum."""
 
     rollout: Rollout
     reward: float
+    components: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True)
@@ -206,23 +216,25 @@ class MicroBatch(Protocol):
 
 @dataclass(frozen=True)
 class Experience:
-    """A batch of rollouts with everything that the losses need; all tensors are [B, T] floats.
+    """A batch of rollouts with everything that the losses need; its own tensors are [B, T] floats.
 
     Attributes:
         batch: the sequences.
-        old_logprobs: trainer's log-probabilities before the update.
-        ref_logprobs: log-probabilities under the reference.
-        values: values of the critic before the update.
+        old_logprobs: log-probabilities before the update, of the trainer or of the sampler.
         advantages: ready for the policy loss.
         returns: targets of the critic.
+        values: values of the critic before the update; zero without a critic.
+        ref_logprobs: log-probabilities under the reference; None without a reference.
+        weights: correct the policy loss for the sampler's distribution; None corrects nothing.
     """
 
     batch: Batch
     old_logprobs: Tensor
-    ref_logprobs: Tensor
-    values: Tensor
     advantages: Tensor
     returns: Tensor
+    values: Tensor
+    ref_logprobs: Tensor | None = None
+    weights: Tensor | None = None
 
     def rows(self, indices: Tensor) -> Experience:
         """Return the rows `indices`, cut to their own longest sequence."""
@@ -234,8 +246,8 @@ class Experience:
         batch = Batch(
             cut(self.batch.input_ids), cut(self.batch.attention_mask), cut(self.batch.loss_mask)
         )
-        floats = (self.old_logprobs, self.ref_logprobs, self.values, self.advantages, self.returns)
-        return Experience(batch, *(cut(x) for x in floats))
+        given = {name: x for name, x in vars(self).items() if name != "batch" and x is not None}
+        return Experience(batch, **{name: cut(x) for name, x in given.items()})
 
 
 @dataclass(frozen=True)

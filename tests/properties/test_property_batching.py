@@ -1,12 +1,13 @@
 """Laws of batches: nothing is lost, nothing is doubled, nothing is over the budget."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties.examples import examples
 from training_core.data.batching import batch_indices, collate, cut_by_tokens, steps_in
 from training_core.types import Example
 
-laws = settings(max_examples=100, deadline=None, derandomize=True)
+laws = examples(100)
 
 
 @laws

@@ -4,10 +4,11 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.families.objectives import cases
+from tests.properties.examples import examples
 from tests.tolerances import assert_same_gradients
 from training_core.algorithms.advantages import gae, token_rewards
 from training_core.algorithms.logprobs import Head, token_logprobs
@@ -17,8 +18,8 @@ from training_core.loop import train_steps
 from training_core.objectives.supervised import supervised
 from training_core.types import Batch, Example
 
-few = settings(max_examples=20, deadline=None, derandomize=True)
-many = settings(max_examples=60, deadline=None, derandomize=True)
+few = examples(20)
+many = examples(60)
 
 examples_of_any_length = st.lists(
     st.tuples(st.integers(2, 12), st.integers(0, 10_000)), min_size=1, max_size=6

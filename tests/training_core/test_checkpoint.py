@@ -1,54 +1,14 @@
-"""Checkpoints are complete or invisible, whatever the moment of death."""
+"""What is saved comes back; what is damaged or unfinished is invisible or refused."""
 
 import json
 import os
-import resource
-import shutil
-import signal
-import sys
 
 import pytest
 import torch
-from torch import nn
+from checkpoints import save, steps_below, weight_of
 
 from training_core import checkpoint
-from training_core.errors import IntegrityError, StorageFullError
-
-
-def model_of(value):
-    """Large enough that its bytes do not fit into one disk block."""
-    model = nn.Linear(64, 64)
-    nn.init.constant_(model.weight, value)
-    return model
-
-
-def save(root, step, keep=2, **settings):
-    state = {"engines": {"m": torch.full((3,), float(step))}, "note": "x", "nested": {"n": [1, 2]}}
-    model = {"model": model_of(float(step))}
-    return checkpoint.save(root, step, model, state, keep=keep, **settings)
-
-
-def steps_below(*roots):
-    return [c.step for c in checkpoint.complete_checkpoints(roots)]
-
-
-def weight_of(found):
-    model = model_of(0.0)
-    state = checkpoint.load(found, {"model": model})
-    return model.weight[0, 0].item(), state
-
-
-def in_child(body):
-    """Run `body` in a process of its own; return its wait status."""
-    child = os.fork()
-    if child == 0:
-        try:
-            body()
-        except BaseException as error:  # noqa: BLE001 - the parent looks at the exit code alone
-            sys.stderr.write(f"{error!r}\n")
-            os._exit(1)
-        os._exit(0)
-    return os.waitpid(child, 0)[1]
+from training_core.errors import IntegrityError
 
 
 def test_what_was_saved_comes_back(tmp_path):
@@ -160,6 +120,41 @@ def test_a_marker_that_promises_other_sizes_does_not_count(tmp_path):
     assert steps_below(tmp_path) == []
 
 
+def test_a_marker_that_no_save_wrote_is_told_and_the_older_checkpoint_counts(tmp_path, caplog):
+    save(tmp_path, 1)
+    directory = save(tmp_path, 2).directory
+    marker = directory / "COMPLETE"
+    written = json.loads(marker.read_text())
+    markers = (
+        [1, 2],
+        {**written, "step": 100_000},
+        {**written, "step": "2"},
+        {**written, "step": True},
+        {**written, "files": []},
+        {**written, "files": {}},
+        {**written, "files": {"../x": 1}, "sha256": {"../x": "0"}},
+        {**written, "sha256": None},
+    )
+    for content in markers:
+        caplog.clear()
+        marker.write_text(json.dumps(content))
+        assert steps_below(tmp_path) == [1], content
+        (record,) = caplog.records
+        assert str(marker) in record.getMessage()
+        assert "delete this checkpoint" in record.getMessage()
+        with pytest.raises(IntegrityError, match=r"COMPLETE: .*; delete this checkpoint"):
+            weight_of(checkpoint.Checkpoint(directory, 2))
+    marker.write_text(json.dumps(written))
+    assert steps_below(tmp_path) == [2, 1]
+
+
+def test_a_marker_without_the_state_is_not_loaded(tmp_path):
+    directory = save(tmp_path, 2).directory
+    (directory / "COMPLETE").write_text(json.dumps({"step": 2, "files": {}, "sha256": {}}))
+    with pytest.raises(IntegrityError, match=r"COMPLETE: expected the file state\.pt in it"):
+        weight_of(checkpoint.Checkpoint(directory, 2))
+
+
 @pytest.mark.parametrize("name", ["state.pt", "model.safetensors"])
 def test_a_broken_header_is_an_integrity_error_that_names_the_file(tmp_path, name):
     saved = save(tmp_path, 2)
@@ -181,115 +176,3 @@ def test_a_flipped_bit_in_the_weights_is_never_trained_on(tmp_path):
     if newest.step == 2:
         with pytest.raises(IntegrityError):
             weight_of(newest)
-
-
-WRITES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-
-
-def die_at_write(number):
-    """Let this process kill itself at its `number`-th opening, renaming or removing."""
-    count = 0
-
-    def watch(event, _):
-        nonlocal count
-        if event in WRITES:
-            count += 1
-            if count > number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(watch)
-
-
-@pytest.mark.parametrize("keep", [1, 2])
-def test_killed_at_any_write_a_checkpoint_that_loads_is_there(tmp_path, keep):
-    save(tmp_path / "pristine", 1)
-    seen = set()
-    for number in range(200):
-        root = tmp_path / f"killed-{number}"
-        shutil.copytree(tmp_path / "pristine", root)
-
-        def body(number=number, root=root):
-            die_at_write(number)
-            save(root, 2, keep=keep)
-
-        status = in_child(body)
-        found = checkpoint.complete_checkpoints([root])[0]
-        assert weight_of(found)[0] == float(found.step)
-        seen.add(found.step)
-        assert steps_below(save(root, 3).directory.parent)[0] == 3  # and the next save works
-        if status == 0:
-            break
-        assert os.WTERMSIG(status) == signal.SIGKILL
-    assert status == 0
-    assert number > 10  # it was killed at that many places
-    assert seen == {1, 2}
-
-
-def test_killed_while_a_step_is_saved_again_a_checkpoint_that_loads_is_there(tmp_path):
-    save(tmp_path / "pristine", 2)
-    for number in range(200):
-        root = tmp_path / f"killed-{number}"
-        shutil.copytree(tmp_path / "pristine", root)
-
-        def body(number=number, root=root):
-            die_at_write(number)
-            save(root, 2, keep=1)
-
-        status = in_child(body)
-        assert weight_of(checkpoint.complete_checkpoints([root])[0])[0] == 2.0
-        save(root, 2, keep=1)
-        assert [p.name for p in root.iterdir()] == ["step-00000002"]  # nothing is left over
-        if status == 0:
-            break
-    assert status == 0
-    assert number > 10
-
-
-def save_with_a_full_disk(root, limit_bytes):
-    """Try to save where no file may grow beyond `limit_bytes`; exit as the outcome says."""
-
-    def body():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
-        try:
-            save(root, 2)
-        except StorageFullError:
-            os._exit(40)
-
-    return os.waitstatus_to_exitcode(in_child(body))
-
-
-# The weights are 64 * 64 * 4 bytes = 16 KiB; the state and the marker are smaller.
-def test_a_full_disk_under_the_weights_is_a_storage_full_error(tmp_path):
-    save(tmp_path, 1)
-    assert save_with_a_full_disk(tmp_path, 8000) == 40
-
-
-def test_a_full_disk_under_the_optimizer_state_is_a_storage_full_error(tmp_path):
-    save(tmp_path, 1)
-
-    def body():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-        try:
-            state = {"moments": torch.ones(100_000)}  # 400 kB
-            checkpoint.save(tmp_path, 2, {"model": model_of(2.0)}, state, keep=2)
-        except StorageFullError:
-            os._exit(40)
-
-    assert os.waitstatus_to_exitcode(in_child(body)) == 40
-
-
-@pytest.mark.parametrize("limit_bytes", [100, 8000])
-def test_a_full_disk_leaves_the_earlier_checkpoint_as_it_was(tmp_path, limit_bytes):
-    save(tmp_path, 1)
-    assert save_with_a_full_disk(tmp_path, limit_bytes) != 0
-    (found,) = checkpoint.complete_checkpoints([tmp_path])
-    assert found.step == 1
-    assert weight_of(found)[0] == 1.0
-
-
-def test_a_full_disk_is_not_filled_further_by_what_could_not_be_saved(tmp_path):
-    save(tmp_path, 1)
-    save_with_a_full_disk(tmp_path, 8000)
-    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]

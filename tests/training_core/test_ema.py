@@ -76,5 +76,5 @@ def test_a_restored_average_is_the_same_bit_for_bit():
     average.update(model)
     fresh.update(model)
     assert torch.equal(fresh.state_dict()["weight"], average.state_dict()["weight"])
-    with pytest.raises(IntegrityError, match="of another model"):
+    with pytest.raises(IntegrityError, match="belongs to another model"):
         fresh.load_state_dict({"bias": torch.zeros(1)})

@@ -81,7 +81,7 @@ def test_the_critics_gradient_does_not_depend_on_the_cut(make_scalar_model):
     batch = collate(ragged_examples(), 0)
     zeros = torch.zeros(batch.input_ids.shape, dtype=torch.float64)
     returns = torch.arange(zeros.numel(), dtype=torch.float64).reshape(zeros.shape) / 50
-    experience = Experience(batch, zeros, zeros, zeros, zeros, returns)
+    experience = Experience(batch, zeros, zeros, returns, zeros)
     objective = value_objective(lambda values, _, goal: (values - goal) ** 2)
     whole, _ = gradient(critic, objective, [experience])
     cut, _ = gradient(critic, objective, [experience.rows(torch.tensor([i])) for i in range(6)])

@@ -81,3 +81,60 @@ def test_a_restored_engine_goes_on_bit_for_bit():
     forgetful = engine_of(copy.deepcopy(first.model))  # and the state is what makes it so
     take_steps(forgetful, inputs[3:])
     assert not torch.equal(forgetful.model.weight, undisturbed.model.weight)
+
+
+# ------------------------------------------- weights in half precision
+
+
+def half_and_single():
+    """One model in bfloat16, and in float32 with the same rounded weights."""
+    torch.manual_seed(0)
+    half = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).bfloat16()
+    return half, copy.deepcopy(half).float()
+
+
+def small_steps(model, steps, **settings):
+    """Steps of 1e-5 down the same slope, far below the distance of two bfloat16 weights."""
+    engine = engine_of(model, learning_rate=1e-5, schedule=lambda _: 1.0, **settings)
+    for _ in range(steps):
+        engine.backward(sum(p.sum() for p in model.parameters()))
+        engine.step(count=1)
+    return engine
+
+
+def test_small_steps_of_a_bfloat16_model_add_up_as_in_float32():
+    half, single = half_and_single()
+    start = single[0].weight.detach().clone()
+    small_steps(half, 60)
+    small_steps(single, 60)
+    assert torch.equal(half[0].weight, single[0].weight.bfloat16())
+    moved = (start - half[0].weight.detach().float()).mean().item()
+    assert moved == pytest.approx(60 * 1e-5, rel=0.1)  # in bfloat16 alone about 2e-6
+
+
+def test_gradients_of_a_bfloat16_model_are_added_up_in_float32():
+    half, _ = half_and_single()
+    engine = engine_of(half, max_grad_norm=1e9)
+    parameters = sum(p.numel() for p in half.parameters())
+    for part in (256.0, 1.0, 1.0):  # in bfloat16 256 + 1 = 256
+        engine.backward(part * sum(p.sum() for p in half.parameters()))
+    assert engine.step(count=1) == pytest.approx(258 * parameters**0.5)
+
+
+def test_a_restored_engine_in_bfloat16_goes_on_bit_for_bit():
+    half, _ = half_and_single()
+    first = small_steps(half, 3)
+    second = engine_of(copy.deepcopy(half), learning_rate=1e-5, schedule=lambda _: 1.0)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for engine in (first, second):
+        for _ in range(80):
+            engine.backward(sum(p.sum() for p in engine.model.parameters()))
+            engine.step(count=1)
+    assert torch.equal(first.model[0].weight, second.model[0].weight)
+    ours, theirs = (engine.state_dict()["masters"] for engine in (first, second))
+    assert all(map(torch.equal, ours, theirs))
+
+
+def test_weights_in_single_precision_have_no_copies():
+    _, single = half_and_single()
+    assert engine_of(single).state_dict()["masters"] == []

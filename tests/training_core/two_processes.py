@@ -50,6 +50,19 @@ def tiny_llama(dtype: torch.dtype = torch.float32, seed: int = 0, num_heads: int
     return LlamaForCausalLM(config).to(dtype)
 
 
+def scalar_model(dtype: torch.dtype = torch.float32) -> Any:
+    """A reward model of two layers, with the head in single precision as `hub` loads it."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = LlamaConfig(vocab_size=40, **sizes, **heads, num_labels=1, pad_token_id=0)
+    model = LlamaForSequenceClassification(config).to(dtype).eval()
+    model.score.float()
+    return model
+
+
 # The third batch has one micro-batch, so that of two ranks one has nothing to do.
 LENGTHS = ((12, 3, 7, 5, 9), (4, 4, 11), (6,), (8, 2, 10, 3))
 

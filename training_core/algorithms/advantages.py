@@ -29,8 +29,35 @@ def token_rewards(rewards: Tensor, kl: Tensor, loss_mask: Tensor, *, kl_coef: fl
     return per_token.scatter_add(1, last[:, None], rewards[:, None].to(per_token.dtype))
 
 
+def returns_to_go(rewards: Tensor, loss_mask: Tensor, *, gamma: float) -> Tensor:
+    """Discounted sum of the rewards from each token on, only over the masked tokens.
+
+        G_t = r_t + gamma * G_{t+1}
+
+    As in `gae`, t + 1 is the next masked token.
+
+    Args:
+        rewards: [B, T] token rewards.
+        loss_mask: [B, T] bool.
+        gamma: in [0, 1].
+
+    Returns:
+        [B, T], zero outside the mask.
+
+    Source:
+        Sutton & Barto 2018, eq. 3.9; it is `gae` with lambda 1 and all values 0.
+    """
+    return gae(rewards, torch.zeros_like(rewards), loss_mask, gamma=gamma, gae_lambda=1.0)[0]
+
+
 def gae(
-    rewards: Tensor, values: Tensor, loss_mask: Tensor, *, gamma: float, gae_lambda: float
+    rewards: Tensor,
+    values: Tensor,
+    loss_mask: Tensor,
+    end_values: Tensor | None = None,
+    *,
+    gamma: float,
+    gae_lambda: float,
 ) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation, only over the masked tokens.
 
@@ -38,14 +65,16 @@ def gae(
         A_t     = delta_t + gamma * lambda * A_{t+1}
         R_t     = A_t + V_t
 
-    t + 1 is the *next masked* token. Tokens between (a tool's output, padding) are skipped: they
-    cause no discount and no bootstrap. After the last masked token V and A are 0: the end of the
-    response is the end of the episode, even if the token limit cut the response.
+    t + 1 is the *next masked* token. Other tokens (e.g. a tool's output) are skipped: they cause no
+    discount and no bootstrap. After the last masked token A is 0, and V is `end_values`.
 
     Args:
         rewards: [B, T] token rewards.
         values: [B, T] value before each token.
         loss_mask: [B, T] bool.
+        end_values: [B] value after the last masked token: 0 where the episode ended, the critic's
+            value where the token limit cut the response and the episode would have gone on. None
+            is 0 everywhere, i.e. the end of a response is the end of its episode.
         gamma: in [0, 1].
         gae_lambda: in [0, 1].
 
@@ -53,10 +82,11 @@ def gae(
         advantages [B, T] and returns [B, T], zero outside the mask.
 
     Source:
-        Schulman et al. 2016, eq. 16, https://arxiv.org/abs/1506.02438
+        Schulman et al. 2016, eq. 16, https://arxiv.org/abs/1506.02438; bootstrapping of cut
+        episodes: Pardo et al. 2018, section 3, https://arxiv.org/abs/1712.00378
     """
     advantages = torch.zeros_like(values)
-    next_value = torch.zeros_like(values[:, 0])
+    next_value = torch.zeros_like(values[:, 0]) if end_values is None else end_values
     next_advantage = torch.zeros_like(values[:, 0])
     for t in reversed(range(values.shape[1])):
         here = loss_mask[:, t]

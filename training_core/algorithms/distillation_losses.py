@@ -200,7 +200,7 @@ class _Settings:
 
 
 class _TokenDivergence(torch.autograd.Function):
-    """The two passes of `token_divergence`."""
+    """Forward and backward pass of `token_divergence`."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes arguments by position
@@ -254,7 +254,7 @@ class _TokenDivergence(torch.autograd.Function):
 
 
 def _through_softmax(student: Tensor, slope: Tensor) -> Tensor:
-    """Turn dD / dS_v, up to a constant, into dD / d(logit v) = S_v * (slope_v - sum_u S_u slope_u).
+    """Convert dD / dS_v (up to a constant) to dD / d(logit v) = S_v (slope_v - sum_u S_u slope_u).
 
     Works in place on `slope`.
     """

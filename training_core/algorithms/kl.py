@@ -62,4 +62,28 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return log_ratio.exp() - 1 - log_ratio
 
 
+def adapted_coef(coef: float, kl: float, *, target: float, horizon: int, responses: int) -> float:
+    """Raise the KL coefficient if the KL is above its target, lower it if it is below.
+
+        e = clip(kl / target - 1, -0.2, 0.2)
+        coef' = coef * (1 + e * responses / horizon)
+
+    Args:
+        coef: > 0.
+        kl: mean KL of the round, in nats per response.
+        target: > 0, in nats per response.
+        horizon: > 0, in responses; larger adapts more slowly.
+        responses: responses of the round.
+
+    Returns:
+        The coefficient of the next round.
+
+    Source:
+        Ziegler et al. 2019, section 2.2, https://arxiv.org/abs/1909.08593, with the horizon of
+        their code in place of the constant 0.1
+    """
+    error = min(max(kl / target - 1, -0.2), 0.2)
+    return coef * (1 + error * responses / horizon)
+
+
 KL_ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}

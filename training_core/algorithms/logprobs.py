@@ -20,7 +20,7 @@ KEEP_MIB = 256.0
 CHUNK_POSITIONS = 256
 """Smallest chunk: with fewer positions, the product with a large vocabulary becomes slow."""
 CHUNK_MIB = {"cpu": 2.0, "cuda": 256.0}
-"""Size of a chunk's logits if this gives more positions; on a CPU they stay in its cache."""
+"""Size of a chunk's logits, unless the chunk would be too small; fits into the cache of a CPU."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def token_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """The two passes of `token_logprobs`.
+    """Forward and backward pass of `token_logprobs`.
 
     d logprob / d logits_v = [v = target] - p_v
     d entropy / d logits_v = -p_v * (logits_v - sum_u p_u logits_u)

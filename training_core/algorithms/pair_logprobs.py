@@ -57,7 +57,7 @@ class PairLogprobs:
 
 
 def chosen_nll(pairs: PairLogprobs) -> Tensor:
-    """Mean negative log-likelihood of the chosen response; as an added term it keeps it likely.
+    """Mean negative log-likelihood of the chosen response, a term that keeps this response likely.
 
         nll = -a(y+)          loss + nll_coef * nll
 
@@ -65,7 +65,7 @@ def chosen_nll(pairs: PairLogprobs) -> Tensor:
         pairs: the reference is not used.
 
     Returns:
-        [B] nats per token; in the mean over pairs all responses have equal weight, for any length.
+        [B] nats per token; in a mean over pairs, long and short responses have the same weight.
 
     Source:
         Pang et al. 2024 (RPO), eq. 1, https://arxiv.org/abs/2404.19733;

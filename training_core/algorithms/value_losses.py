@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 
@@ -27,3 +29,31 @@ def clipped_value_loss(
     """
     clipped = old_values + (values - old_values).clamp(-clip, clip)
     return ((values - returns) ** 2).maximum((clipped - returns) ** 2) / 2
+
+
+def squared_value_loss(values: Tensor, old_values: Tensor, returns: Tensor) -> Tensor:
+    """Half the squared error.
+
+        loss = (v - R)^2 / 2
+
+    Args:
+        values: [B, T]; with gradient.
+        old_values: [B, T]; not used.
+        returns: [B, T].
+
+    Returns:
+        [B, T].
+
+    Source:
+        Schulman et al. 2017, eq. 9, https://arxiv.org/abs/1707.06347; Andrychowicz et al. 2021
+        found no gain from clipping: https://arxiv.org/abs/2006.05990, section 3.3
+    """
+    del old_values
+    return (values - returns) ** 2 / 2
+
+
+VALUE_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "clipped": clipped_value_loss,
+    "squared": squared_value_loss,
+}
+"""Name -> (values, old values, returns, **hyperparameters) -> loss [B, T]."""

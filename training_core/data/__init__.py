@@ -1,1 +1,1 @@
-"""Rows to token ids and loss masks, and these to micro-batches."""
+"""Convert rows to token ids and loss masks, and these to micro-batches."""

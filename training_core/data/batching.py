@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 import torch
@@ -37,11 +38,39 @@ def batch_indices(
         step: number of the batch, 0-based.
     """
     end = min((step + 1) * batch_size, math.ceil(num_examples * epochs))
-    positions = range(step * batch_size, end)
+    return indices_between(num_examples, range(step * batch_size, end), seed=seed)
+
+
+def indices_between(num_examples: int, positions: range, *, seed: int) -> list[int]:
+    """Return the indices of the examples at some positions of an endless sequence of epochs.
+
+    Args:
+        num_examples: size of the dataset.
+        positions: 0-based; position p is in epoch p // num_examples.
+        seed: seed of the permutations; they are those of `batch_indices`.
+    """
     orders = {
         epoch: _order(num_examples, seed, epoch) for epoch in {p // num_examples for p in positions}
     }
     return [orders[p // num_examples][p % num_examples] for p in positions]
+
+
+def even_batches(num_examples: int, num_batches: int, epochs: int, *, seed: int) -> list[list[int]]:
+    """Divide every pass over the data into batches whose sizes differ by at most one.
+
+    Args:
+        num_examples: size of the dataset.
+        num_batches: batches per pass; fewer if there are fewer examples.
+        epochs: passes over the data, each in its own order.
+        seed: seed of the orders; they are those of `batch_indices`.
+
+    Returns:
+        The indices of each batch.
+    """
+    parts = min(num_batches, num_examples)
+    borders = [num_examples * part // parts for part in range(parts + 1)]
+    orders = [_order(num_examples, seed, epoch) for epoch in range(epochs)]
+    return [order[a:b] for order in orders for a, b in pairwise(borders)]
 
 
 def _order(num_examples: int, seed: int, epoch: int) -> list[int]:
@@ -64,8 +93,8 @@ def cut_by_tokens(
             least `CUTS_PER_RANK`.
 
     Returns:
-        Lists of positions in `lengths`, the longest items first, so that a lack of memory shows
-        immediately.
+        Lists of positions in `lengths`, the longest items first, so that an out-of-memory error
+        occurs in the first micro-batch.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i], reverse=True)
     cuts: list[list[int]] = []
@@ -92,7 +121,7 @@ def _halved(cuts: list[list[int]], lengths: Sequence[int], world_size: int) -> l
 
 @dataclass(frozen=True)
 class WithoutLoss(Generic[T]):
-    """A micro-batch that is computed but not trained on, so that all ranks compute equally many."""
+    """An extra micro-batch, so that all ranks compute the same number; its loss does not count."""
 
     micro_batch: T
 

@@ -1,4 +1,4 @@
-"""Conversations to token ids: every answer can be trained, with any chat template.
+"""Convert conversations to token ids. Every answer can be trained, with any chat template.
 
 Everything before the last answer is the prompt. It is rendered and tokenised in one piece, as for
 sampling, and the last answer follows with the end token. The choice of trained tokens does not
@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerBase
 
 from training_core.data.chat import (
     ROWS_AT_ONCE,
-    Messages,
     encode_prompts,
     encode_responses,
     render,
@@ -22,6 +21,7 @@ from training_core.data.chat import (
 )
 from training_core.data.turns import Span, assistant_turns, end_of_turn, marked, spans_of
 from training_core.errors import ConfigError, DataError
+from training_core.messages import Message
 from training_core.types import Example, Prompt
 
 TrainOn = Literal["every_turn", "last_turn", "all_tokens"]
@@ -30,7 +30,7 @@ TrainOn = Literal["every_turn", "last_turn", "all_tokens"]
 def encode_conversations(
     tokenizer: PreTrainedTokenizerBase,
     names: Sequence[str],
-    prompts: Sequence[Messages],
+    prompts: Sequence[Sequence[Message]],
     responses: Sequence[str],
     *,
     max_tokens: int,
@@ -66,10 +66,10 @@ def encode_conversations(
         zip(several, masked_prompts(tokenizer, *_of(several, names, prompts)), strict=True)
     )
     plain = encode_prompts(tokenizer, *_of(single, names, prompts))
-    asked = dict(zip(single, plain, strict=True)) | {i: p for i, (p, _) in found.items()}
+    encoded_prompts = dict(zip(single, plain, strict=True)) | {i: p for i, (p, _) in found.items()}
     examples = encode_responses(
         tokenizer,
-        [asked[i] for i in range(len(prompts))],
+        [encoded_prompts[i] for i in range(len(prompts))],
         responses,
         max_tokens=max_tokens,
         is_finished=[True] * len(prompts) if is_finished is None else is_finished,
@@ -83,13 +83,13 @@ def encode_conversations(
 
 
 def _of(
-    places: Sequence[int], names: Sequence[str], prompts: Sequence[Messages]
-) -> tuple[list[str], list[Messages]]:
+    places: Sequence[int], names: Sequence[str], prompts: Sequence[Sequence[Message]]
+) -> tuple[list[str], list[Sequence[Message]]]:
     return [names[i] for i in places], [prompts[i] for i in places]
 
 
 def masked_prompts(
-    tokenizer: PreTrainedTokenizerBase, names: Sequence[str], prompts: Sequence[Messages]
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str], prompts: Sequence[Sequence[Message]]
 ) -> list[tuple[Prompt, tuple[int, ...]]]:
     """Render and tokenise prompts, and mark the assistant's tokens in them by their offsets.
 
@@ -156,10 +156,10 @@ def _located(
 
 
 def _mask(prompt: Prompt, places: Sequence[Span], spans: Sequence[Span]) -> tuple[int, ...]:
-    """Mark the tokens of the spans, unless they contain other text than white space from outside.
+    """Mark the tokens inside the spans, and tokens that also contain white space next to a span.
 
     Many tokenizers join a word with the space before or after it, which belongs to the header. A
-    token with more text from outside is not the assistant's.
+    token that contains other text from outside a span is not marked.
     """
     mask = [0] * len(places)
     column = 0

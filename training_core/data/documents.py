@@ -1,4 +1,4 @@
-"""Plain texts to token ids, for continued pre-training."""
+"""Convert plain texts to token ids, for continued pre-training."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def encode_documents(
 
 
 def windows(ids: Sequence[int], max_tokens: int) -> Iterator[Example]:
-    """Split ids into windows that overlap by one token, which is only context in the second one.
+    """Split ids into windows that overlap by one token; the second window does not train on it.
 
     A text of one token gives no window, because no token predicts it.
     """

@@ -22,7 +22,7 @@ from training_core.types import Batch, Example, Layout
 def shared_length(group: Sequence[Example]) -> int:
     """Length in tokens of the untrained beginning that all sequences of `group` share."""
     first_trained = min(_first_trained(example) for example in group)
-    shortest = min(len(example) for example in group) - 1  # each keeps a last token of its own
+    shortest = min(len(example) for example in group) - 1  # the last token is not shared
     common = 0
     for ids in zip(*(e.input_ids[: min(first_trained, shortest)] for e in group), strict=True):
         if len(set(ids)) > 1:

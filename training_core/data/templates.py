@@ -5,10 +5,24 @@ Imports no transformers, so that a config can be validated quickly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from string import Formatter
 
 from training_core.errors import ConfigError, DataError
+
+ALTERNATE = (
+    "{% if message['role'] == 'system' and not loop.first %}"
+    "{{ raise_exception('a system message must be the first message') }}"
+    "{% elif message['role'] == 'assistant' and loop.first %}"
+    "{{ raise_exception('the first message must not be the assistant\\'s') }}"
+    "{% elif not loop.first and message['role'] == messages[loop.index0 - 1]['role']"
+    " and message['role'] in ('user', 'assistant') %}"
+    "{{ raise_exception('messages of user and assistant must alternate') }}"
+    "{% endif %}"
+)
+"""Refuses an order of turns that a format cannot express, as Gemma's own template does."""
 
 CHAT_TEMPLATES: dict[str, str] = {
     # For continuing a text: bos, then only the contents, one after the other.
@@ -46,9 +60,11 @@ CHAT_TEMPLATES: dict[str, str] = {
         "{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
     ),
-    # Gemma 1 and 2. They have no system role: its text comes before the first user message.
+    # Gemma 1 and 2. They have no system role: its text comes before the first user message. Like
+    # Gemma's own template it refuses turns that do not alternate.
     "gemma": (
         "{{ bos_token }}{% for message in messages %}"
+        f"{ALTERNATE}"
         "{% if message['role'] == 'system' %}"
         "{{ '<start_of_turn>user\n' + message['content'] | trim + '\n\n' }}"
         "{% else %}"
@@ -65,16 +81,21 @@ CHAT_TEMPLATES: dict[str, str] = {
 REWARD_SUFFIX = " <rm_score>: {reward:.2f} "
 """Suffix of prompts in conditional SFT (from OpenRLHF's `csft`, until its version 0.9.5)."""
 
+NUMBER_FORMAT = re.compile(r"(?:[^{}]?[<>=^])?[ +-]?0?\d{0,2},?(?:\.\d{1,2})?[eEfFgG%]?")
+"""Python's format of a number, at most 99 characters wide."""
+
 
 def chat_template(name_or_jinja: str) -> str:
     """Return the template for a name or a prompt format; a Jinja template is returned unchanged.
 
     Raises:
-        ConfigError: if the text is none of these; the message suggests the nearest name.
+        ConfigError: if the text is none of these, the message suggests the nearest name; if it is
+            no valid Jinja.
     """
     if name_or_jinja in CHAT_TEMPLATES:
         return CHAT_TEMPLATES[name_or_jinja]
     if "{{" in name_or_jinja or "{%" in name_or_jinja:
+        _require_syntax(name_or_jinja)
         return name_or_jinja
     if "{" in name_or_jinja:
         return template_from_prompt(name_or_jinja)
@@ -84,6 +105,20 @@ def chat_template(name_or_jinja: str) -> str:
         "chat_template: expected a name, a format with {} or a Jinja template, "
         f"found '{name_or_jinja}'; {hint}"
     )
+
+
+def _require_syntax(template: str) -> None:
+    from jinja2 import Environment, TemplateSyntaxError  # noqa: PLC0415 - most configs need none
+
+    # `generation` is a tag of transformers around the assistant's text.
+    plain = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", "", template)
+    try:
+        Environment(autoescape=False, extensions=["jinja2.ext.loopcontrols"]).parse(plain)
+    except TemplateSyntaxError as error:
+        raise ConfigError(
+            f"chat_template: expected a Jinja template, found an error in line {error.lineno}: "
+            f"{error}; mend it"
+        ) from error
 
 
 def template_from_prompt(prompt_format: str) -> str:
@@ -109,10 +144,31 @@ def template_from_prompt(prompt_format: str) -> str:
     before, after = (ascii(part) for part in prompt_format.split("{}"))  # a literal for Jinja
     return (
         "{{ bos_token }}{% for message in messages %}"
+        f"{ALTERNATE}"
         "{% if message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
         "{% elif message['role'] == 'system' %}{{ message['content'] + '\\n' }}"
         f"{{% else %}}{{{{ {before} + message['content'] + {after} }}}}{{% endif %}}"
         "{% endfor %}"
+    )
+
+
+def ending_at_the_response(template: str) -> str:
+    """Change a template so that a text that ends with an answer ends with the end token.
+
+    A reward model scores the last token of prompt, response and end token. Many templates write
+    something else there, e.g. a line break after the end token, or no end token. With the changed
+    template, `apply_chat_template` and a plain `AutoModelForSequenceClassification` see the tokens
+    that Ratchet scores. Texts with the generation prompt do not change.
+    """
+    return (
+        "{% set is_answered = not add_generation_prompt and messages"
+        " and messages[-1]['role'] == 'assistant' %}"
+        "{% if is_answered %}"
+        "{% set response = messages[-1]['content'] %}{% set messages = messages[:-1] %}"
+        "{% set add_generation_prompt = true %}"
+        "{% endif %}"
+        f"{template}"
+        "{% if is_answered %}{{ response + eos_token }}{% endif %}"
     )
 
 
@@ -131,20 +187,38 @@ def with_reward(
 
     Raises:
         DataError: if the reward is missing.
-        ConfigError: if `suffix` does not contain `{reward}`.
+        ConfigError: if `suffix` does not contain `{reward}`, or contains another field.
     """
     if reward is None:
         raise DataError(
             "conditional SFT needs a reward with every row, found a row without one; "
             "add a field `reward`, or remove reward_suffix"
         )
-    try:
-        shown = suffix.format(reward=reward)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ConfigError(
-            f"expected a format with {{reward}}, e.g. {REWARD_SUFFIX!r}, found {suffix!r}"
-        ) from error
-    if shown == suffix:
-        raise ConfigError(f"expected a format with {{reward}}, found {suffix!r}")
     *before, last = messages
+    shown = reward_format(suffix).format(reward=reward)
     return (*before, {**last, "content": last["content"] + shown})
+
+
+def reward_format(suffix: str) -> str:
+    """Return a suffix with `{reward}` or e.g. `{reward:.2f}`, if it contains no other field.
+
+    In Python's format a field can also read attributes, e.g. `{reward.__class__}`, and fill
+    gigabytes, e.g. `{reward:9999999999}`; both are refused.
+
+    Raises:
+        ConfigError: if it has another field or none.
+    """
+    try:
+        fields = [part[1:] for part in Formatter().parse(suffix) if part[1] is not None]
+    except ValueError:  # e.g. a brace that is not closed
+        fields = []
+    is_plain = all(
+        name == "reward" and not conversion and NUMBER_FORMAT.fullmatch(number_format or "")
+        for name, number_format, conversion in fields
+    )
+    if not (fields and is_plain):
+        raise ConfigError(
+            "reward_suffix: expected a format whose only field is {reward}, with or without a "
+            f"number format, e.g. {REWARD_SUFFIX!r}, found {suffix!r}"
+        )
+    return suffix

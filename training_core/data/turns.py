@@ -1,20 +1,21 @@
 """Locate the assistant's answers in a rendered conversation.
 
 Most templates have no generation markers. So the conversation is rendered twice: once unchanged,
-and once with a mark in place of each answer. The text between the same surroundings is the answer.
-A template may have rewritten an answer (e.g. stripped white space, or removed the reasoning of
-earlier turns). Only text that is in the rendered conversation is located, not the text of the row.
+and once with a mark in place of each answer. The texts before and after a mark show where the
+answer starts and ends in the first rendering. A template may have rewritten an answer (e.g.
+stripped white space, or removed the reasoning of earlier turns). Only text that is in the rendered
+conversation is located, not the text of the row.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from training_core.errors import DataError
+from training_core.messages import Message
 
-Render = Callable[[Sequence[Any]], str]
+Render = Callable[[Sequence[Message]], str]
 """Conversation -> rendered text, always with the same settings."""
 
 Span = tuple[int, int]
@@ -26,12 +27,12 @@ def mark(number: int) -> str:
     return f"\ue0a0{number}\ue0a1"
 
 
-def marked(messages: Sequence[Any], turns: Sequence[int]) -> list[dict[str, str]]:
+def marked(messages: Sequence[Message], turns: Sequence[int]) -> list[dict[str, str]]:
     """Return `messages` with a mark in place of the content of each of `turns`."""
     return [{**m, "content": mark(i)} if i in turns else dict(m) for i, m in enumerate(messages)]
 
 
-def assistant_turns(messages: Sequence[Any]) -> list[int]:
+def assistant_turns(messages: Sequence[Message]) -> list[int]:
     """Return the positions of the assistant's messages that are not blank."""
     return [i for i, m in enumerate(messages) if m["role"] == "assistant" and m["content"].strip()]
 
@@ -55,7 +56,7 @@ def end_of_turn(render: Render, end_tokens: Sequence[str]) -> str:
 
 
 def spans_of(
-    messages: Sequence[Any], rendered: str, skeleton: str, render: Render, closing: str
+    messages: Sequence[Message], rendered: str, skeleton: str, render: Render, closing: str
 ) -> list[Span]:
     """Find the assistant's answers in a rendered conversation, each with its end token.
 
@@ -102,7 +103,7 @@ def _as_written(
     return spans if start == len(rendered) else None
 
 
-def _rewritten(messages: Sequence[Any], turn: int, rendered: str, render: Render) -> Span:
+def _rewritten(messages: Sequence[Message], turn: int, rendered: str, render: Render) -> Span:
     """Find one answer by the text that changes if only this answer is replaced by a mark."""
     before, found, after = render(marked(messages, [turn])).partition(mark(turn))
     said = messages[turn]["content"]

@@ -1,8 +1,9 @@
 """DeepSpeed: ZeRO 0 to 3, offload, and checkpoints for any number of workers.
 
-Only this module imports DeepSpeed. DeepSpeed trains a twin of the model, which holds the weights.
-The plain model is empty until `gathered_weights` fills it. So code outside never uses a divided
-parameter or DeepSpeed's hooks.
+DeepSpeed trains a twin of the model, which holds the weights. The plain model is empty until
+`gathered_weights` fills it. Only `compute` uses the twin, under ZeRO 3. So other code never uses
+DeepSpeed's hooks. No other module than this one, `deepspeed_setup` and `deepspeed_weights` imports
+DeepSpeed.
 
 The gradient of a batch is divided once: `managed_gradient_accumulation=False` makes each `step` the
 end of a batch, after any number of backward passes. DeepSpeed takes the mean over ranks of the
@@ -13,35 +14,43 @@ result is the sum over all ranks divided by the global count, before clipping.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import deepspeed
 import torch
-import torch.distributed as dist
 from deepspeed.checkpoint import ds_to_universal
-from deepspeed.utils import groups
+from deepspeed.runtime.fp16.loss_scaler import LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
-from training_core.distributed import barrier, broadcast_weights
+from training_core.distributed import (
+    Asked,
+    barrier,
+    broadcast_tensors,
+    broadcast_weights,
+)
+from training_core.engine.deepspeed_setup import adamw, connect, device
+from training_core.engine.deepspeed_weights import TwinWeights
+from training_core.engine.master_weights import MasterWeights
 from training_core.engine.optimizers import BETAS, decay_groups
-from training_core.engine.protocol import M, Objective, StateDict
+from training_core.engine.protocol import A, DividedModel, M, Objective, StateDict, T
 from training_core.engine.torch_engine import require_kind, sum_and_clip
-from training_core.engine.twin import Asked, of_one_dtype, take_weights
+from training_core.engine.twin import of_one_dtype, take_weights
+from training_core.engine.unpickling import tensors_only
 from training_core.engine.zero import (
     PARTITIONED,
     Zero,
-    cut_dimension,
     deepspeed_config,
+    groups_and_steps_kept,
     require_even_heads,
     require_even_parts,
     require_one_dtype,
@@ -56,16 +65,17 @@ logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
 TAG = "state"
-SHARED_MEMORY_OP = "deepspeed_shm_comm"
+IN_SHARDS = (fragment_address, LossScaler, ZeroStageEnum)
+"""DeepSpeed's own classes in its shards; they only hold numbers."""
 
 
 class DeepSpeedEngine:
-    """AdamW under ZeRO.
+    """AdamW with ZeRO.
 
     Args:
         model: model to train, except parameters that need no gradient. Its weights move into the
-            engine until `finish`.
-        zero: settings of the division.
+            engine until `finish`. ZeRO 3 moves them to the GPU one after the other.
+        zero: which state is divided among the ranks, and which is offloaded.
         learning_rate: peak of the learning rate.
         schedule: step (from 0) -> factor on `learning_rate`.
         weight_decay: decoupled, on matrices only.
@@ -94,29 +104,40 @@ class DeepSpeedEngine:
         dist_info = replace(dist_info, tensor_parallel_size=zero.tensor_parallel_size)
         require_even_heads(model, zero.tensor_parallel_size)
         require_one_dtype(model, zero)
-        _connect(dist_info)
-        broadcast_weights(model, dist_info)
+        connect(dist_info)
         self.model = model
         self.needs_even_ranks = zero.zero_stage > 0
+        self.computes_together = zero.zero_stage == PARTITIONED
         self._zero, self._dist_info, self._max_grad_norm = zero, dist_info, max_grad_norm
         self._peak, self._schedule, self._done = learning_rate, schedule, 0
+        if self.computes_together:
+            for buffer in model.buffers():
+                buffer.data = buffer.data.to(device())
+            broadcast_tensors([*model.buffers()], dist_info)
+        else:
+            broadcast_weights(model, dist_info)
         self._twin = take_weights(model)
-        self._shell = list(model.parameters())
-        self._shapes = [twin.shape for twin in self._twin.parameters()]
+        self._weights = TwinWeights(model, self._twin, zero, device())
         self._trained = [p for p in self._twin.parameters() if p.requires_grad]
         decaying = of_one_dtype(decay_groups(self._trained, weight_decay))
+        optimizer = adamw(zero, decaying, lr=learning_rate, betas=betas, eps=eps)
+        # Every other stage of DeepSpeed has masters of its own.
+        self._masters = MasterWeights(self._trained if zero.zero_stage == 0 else [])
+        self._masters.give_to([optimizer])
+        asked, config = Asked(self._twin), deepspeed_config(zero, max_grad_norm)
+        if self.computes_together:  # moves, broadcasts and divides one weight after the other
+            deepspeed.zero.Init(module=asked, config_dict_or_path=config)
         self._engine: Any = deepspeed.initialize(
-            model=Asked(self._twin),
-            optimizer=_adamw(zero, decaying, lr=learning_rate, betas=betas, eps=eps),
-            config=deepspeed_config(zero, max_grad_norm),
-            dist_init_required=False,
+            model=asked, optimizer=optimizer, config=config, dist_init_required=False
         )[0]
         if zero.tensor_parallel_size > 1:
-            require_even_parts(self._twin, self._shapes, zero.tensor_parallel_size)
+            require_even_parts(self._twin, self._weights.shapes, zero.tensor_parallel_size)
             # DeepSpeed would pickle the first batch, but an objective cannot be pickled.
             self._engine.first_dataloader_check.remove()
         if zero.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # `step` adds up the gradients itself
+        else:  # off by default unless DeepSpeed's own mixed precision is on
+            self._engine.optimizer.check_grad_overflow = True
 
     @property
     def learning_rate(self) -> float:
@@ -125,12 +146,18 @@ class DeepSpeedEngine:
 
     def loss(self, objective: Objective[M], micro_batch: M) -> Loss:
         """Compute `objective` on the twin, inside DeepSpeed's forward pass."""
-        total, loss = self._engine(objective, micro_batch)
+
+        def in_parts(model: nn.Module, batch: M) -> tuple[Tensor, Loss]:
+            loss = objective(model, batch)
+            return loss.total, loss  # DeepSpeed's hooks do not find a total inside of a Loss
+
+        total, loss = self._engine(in_parts, micro_batch)
         return replace(loss, total=total)
 
     def backward(self, total: Tensor) -> None:
-        """Add the gradient of the undivided loss `total`."""
+        """Add the gradient of `total`, the loss summed over the micro-batch."""
         self._engine.backward(total, scale_wrt_gas=False)
+        self._masters.take_gradients()
 
     def step(self, count: float) -> float:
         """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
@@ -150,54 +177,56 @@ class DeepSpeedEngine:
         return float("inf") if optimizer.overflow else float(optimizer._global_grad_norm)
 
     def _plain_step(self, count: float) -> float:
-        norm = sum_and_clip(self._trained, count, self._max_grad_norm, self._dist_info)
+        norm = sum_and_clip(self._masters.updated, count, self._max_grad_norm, self._dist_info)
         if norm < float("inf"):
             self._engine.step()
-        for parameter in self._trained:
+            self._masters.write_back()
+        for parameter in self._masters.updated:
             parameter.grad = None
         return norm
 
-    @contextmanager
-    def gathered_weights(self) -> Iterator[nn.Module]:
-        """Fill the empty plain model with copies of the twin's weights."""
-        with torch.no_grad():
-            for shell, twin in self._pairs():
-                shell.data = twin
+    @torch.no_grad()
+    def compute(self, function: Callable[[Any, A], T], argument: A) -> T:
+        """Return `function(model, argument)`; ZeRO 3 gathers one layer after the other."""
+        if not self.computes_together:
+            return function(self.model, argument)
+        was_training = self._twin.training
+        self._engine.eval()
         try:
-            yield self.model
+            return self._engine(function, argument)
         finally:
-            for shell in self._shell:
-                shell.data = shell.data.new_empty(0)
+            self._engine.train(was_training)
 
-    def _pairs(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Yield each parameter of the plain model with its whole weight from the twin."""
-        parameters = zip(self._shell, self._twin.parameters(), self._shapes, strict=True)
-        for shell, twin, shape in parameters:
-            yield shell, self._whole(twin, shape)
+    def at_work(self) -> AbstractContextManager[object]:
+        """Fill the plain model, except under ZeRO 3: its layers are gathered by `compute`."""
+        return nullcontext() if self.computes_together else self.gathered_weights()
 
-    def _whole(self, parameter: Tensor, shape: torch.Size) -> Tensor:
-        if self._zero.zero_stage == PARTITIONED:
-            with deepspeed.zero.GatheredParameters([parameter]):
-                return parameter.data.clone()
-        if (dimension := cut_dimension(parameter, shape)) is None:
-            return parameter.data.clone()  # a clone: views of a flat buffer cannot be saved
-        parts = [torch.empty_like(parameter) for _ in range(self._zero.tensor_parallel_size)]
-        mine = parameter.data.contiguous()
-        dist.all_gather(parts, mine, group=groups.get_tensor_model_parallel_group())
-        return torch.cat(parts, dim=dimension)
+    def gathered_weights(self) -> AbstractContextManager[nn.Module]:
+        """Fill the empty plain model with copies of the twin's weights; uses may be nested."""
+        return self._weights.gathered()
 
-    def finish(self) -> None:
-        """Return the weights to `model` and release DeepSpeed."""
-        with torch.no_grad():
-            for shell, twin in self._pairs():
-                shell.data = twin
+    def weights_to_send(self) -> nn.Module | DividedModel:
+        """Return the plain model; under ZeRO 3 the twin's weights, gathered a few at a time."""
+        return self._weights.to_send() if self.computes_together else self.model
+
+    def weights_on_first_rank(self) -> AbstractContextManager[nn.Module]:
+        """Fill the plain model of the first rank, under ZeRO 3 in CPU memory."""
+        return self._weights.on_first_rank(self._dist_info)
+
+    def finish(self, *, only_first_rank: bool = False) -> None:
+        """Return the weights to `model` and release DeepSpeed; see `TrainEngine.finish`."""
+        if only_first_rank and self.computes_together:
+            self._weights.fill_first(self._dist_info)
+        else:
+            self._weights.fill()
         self._engine.destroy()
 
     def state_dict(self) -> StateDict:
-        """Return the position in the schedule; the other state is in the shards."""
+        """Return the position in the schedule, and masters; the other state is in the shards."""
         return {
             "kind": "deepspeed",
             "done": self._done,
+            "masters": self._masters.state(),
             "zero_stage": self._zero.zero_stage,
             "tensor_parallel_size": self._zero.tensor_parallel_size,
             "world_size": self._dist_info.world_size,
@@ -212,6 +241,7 @@ class DeepSpeedEngine:
         require_kind(state, "deepspeed")
         require_same_parts(state, self._zero)
         self._done = int(state["done"])
+        self._masters.load_state(state["masters"])
         self._saved_world_size = int(state["world_size"])
 
     def save_shards(self, directory: Path) -> None:
@@ -219,22 +249,25 @@ class DeepSpeedEngine:
         self._engine.save_checkpoint(str(directory), tag=TAG, save_latest=False)
 
     def load_shards(self, directory: Path, scratch: Path) -> None:
-        """Read each rank's part; for another number of ranks, convert the checkpoint first.
+        """Read each rank's part; for another number of ranks, convert it in `scratch` first.
 
-        Args:
-            directory: folder that `save_shards` wrote; it is not changed.
-            scratch: folder for the converted checkpoint, which all ranks share.
+        Raises:
+            IntegrityError: if a file holds more than tensors and plain values.
 
         Source:
             Universal checkpoints: Lian et al. 2024, https://arxiv.org/abs/2406.18820
         """
+        with tensors_only(*IN_SHARDS):
+            self._load_shards(directory, scratch)
+
+    def _load_shards(self, directory: Path, scratch: Path) -> None:
         if self._zero.zero_stage == 0 or self._saved_world_size == self._dist_info.world_size:
             self._engine.load_checkpoint(str(directory), tag=TAG)
             return
         if self._zero.tensor_parallel_size > 1:
             raise ConfigError(
                 f"the checkpoint was made by {self._saved_world_size} workers; with "
-                "tensor_parallel_size > 1 as many must go on with it, found "
+                "tensor_parallel_size > 1 the same number must resume it, found "
                 f"{self._dist_info.world_size}; change resources.num_workers"
             )
         if self._dist_info.is_first:
@@ -246,55 +279,15 @@ class DeepSpeedEngine:
             shutil.rmtree(scratch)
 
     def _load_universal(self, directory: Path) -> None:
-        """Load, and correct two errors of DeepSpeed 0.19 under ZeRO 3.
-
-        It gives every parameter group the settings of the first, so that norms would decay. It also
-        gives all of them the same tensor as step count, which each group then increments.
-        """
-        optimizer = self._engine.optimizer.optimizer
-        settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-        self._engine._config.load_universal_checkpoint = True
-        self._engine.load_checkpoint(str(directory), tag=TAG)
-        self._engine._config.load_universal_checkpoint = False
-        for group, own in zip(optimizer.param_groups, settings, strict=True):
-            group.update(own)
-        for state in optimizer.state.values():
-            if isinstance(state.get("step"), Tensor):
-                state["step"] = state["step"].clone()
-
-
-def _adamw(zero: Zero, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    if zero.offload_optimizer and torch.cuda.is_available():
-        from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415 - compiles when it is used
-
-        return DeepSpeedCPUAdam(groups, adamw_mode=True, **settings)
-    return torch.optim.AdamW(groups, **settings)
-
-
-def _connect(dist_info: DistInfo) -> None:
-    """Set the variable and the process group that DeepSpeed needs even for one process.
-
-    On a CPU it would first compile its own operation for sums through shared memory, which needs a
-    compiler and takes a minute; gloo can do the sums instead.
-    """
-    deepspeed.ops.__compatible_ops__[SHARED_MEMORY_OP] = False
-    os.environ.setdefault("LOCAL_RANK", str(dist_info.local_rank))
-    if dist_info.is_single_process and not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+        with groups_and_steps_kept(self._engine.optimizer.optimizer):
+            self._engine._config.load_universal_checkpoint = True
+            self._engine.load_checkpoint(str(directory), tag=TAG)
+            self._engine._config.load_universal_checkpoint = False
 
 
 def _convert(shards: Path, universal: Path) -> None:
     """Make a universal checkpoint."""
     log.info("making a universal checkpoint of %s", shards)
-    ds_to_universal.main(
-        Namespace(
-            input_folder=str(shards),
-            output_folder=str(universal),
-            num_extract_workers=1,
-            num_merge_workers=1,
-            keep_temp_folder=False,
-            strict=True,
-            inject_missing_state=True,
-        )
-    )
+    folders = {"input_folder": str(shards), "output_folder": str(universal)}
+    settings = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False}
+    ds_to_universal.main(Namespace(**folders, **settings, strict=True, inject_missing_state=True))

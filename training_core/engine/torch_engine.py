@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_reduce_gradients, broadcast_weights
+from training_core.engine.master_weights import MasterWeights
 from training_core.engine.optimizers import BuildOptimizers, adamw
-from training_core.engine.protocol import M, Objective, StateDict
+from training_core.engine.protocol import A, M, Objective, StateDict, T
 from training_core.errors import ConfigError
 from training_core.types import Loss
 
@@ -20,17 +23,20 @@ from training_core.types import Loss
 class TorchEngine:
     """One or more torch optimizers, a schedule, and gradients that are added up over ranks.
 
+    Weights in half precision have masters in single precision; see `MasterWeights`.
+
     Args:
         model: model to train, except parameters that need no gradient.
         learning_rate: peak of the learning rate.
         schedule: step (from 0) -> factor on `learning_rate`.
         weight_decay: decoupled, on matrices only.
         max_grad_norm: the gradient is scaled down to this norm.
-        optimizer: builds the optimizers; a row of `OPTIMIZERS`, with its own settings bound.
+        optimizer: builds the optimizers, e.g. an entry of `OPTIMIZERS` with some arguments bound.
         dist_info: this process; all ranks start with the weights of the first.
     """
 
     needs_even_ranks = False
+    computes_together = False
 
     def __init__(
         self,
@@ -48,8 +54,9 @@ class TorchEngine:
         self._dist_info = dist_info
         self._peak, self._schedule, self._done = learning_rate, schedule, 0
         self._max_grad_norm = max_grad_norm
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._masters = MasterWeights([p for p in model.parameters() if p.requires_grad])
         self._optimizers = optimizer(model, learning_rate=learning_rate, weight_decay=weight_decay)
+        self._masters.give_to(self._optimizers)
         self._peaks = [[group["lr"] for group in o.param_groups] for o in self._optimizers]
 
     @property
@@ -62,12 +69,13 @@ class TorchEngine:
         return objective(self.model, micro_batch)
 
     def backward(self, total: Tensor) -> None:
-        """Add the gradient of the undivided loss `total`."""
+        """Add the gradient of `total`, the loss summed over the micro-batch."""
         total.backward()
+        self._masters.take_gradients()
 
     def step(self, count: float) -> float:
         """Add up, divide by `count`, clip, update, clear; see `TrainEngine.step`."""
-        norm = sum_and_clip(self._parameters, count, self._max_grad_norm, self._dist_info)
+        norm = sum_and_clip(self._masters.updated, count, self._max_grad_norm, self._dist_info)
         if math.isfinite(norm):
             self._update()
         for optimizer in self._optimizers:
@@ -80,20 +88,39 @@ class TorchEngine:
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
             optimizer.step()
+        self._masters.write_back()
         self._done += 1
+
+    @torch.no_grad()
+    def compute(self, function: Callable[[Any, A], T], argument: A) -> T:
+        """Return `function(model, argument)`; see `TrainEngine.compute`."""
+        return function(self.model, argument)
+
+    def at_work(self) -> AbstractContextManager[object]:
+        """Do nothing: the weights are always whole."""
+        return nullcontext()
 
     @contextmanager
     def gathered_weights(self) -> Iterator[nn.Module]:
         """Yield the model itself, which is always whole."""
         yield self.model
 
-    def finish(self) -> None:
+    def weights_to_send(self) -> nn.Module:
+        """Return the model, which is always whole."""
+        return self.model
+
+    def weights_on_first_rank(self) -> AbstractContextManager[nn.Module]:
+        """Return the model, which is always whole."""
+        return nullcontext(self.model)
+
+    def finish(self, *, only_first_rank: bool = False) -> None:
         """Do nothing: the weights are in `model` already."""
 
     def state_dict(self) -> StateDict:
-        """Return moments of the optimizers and the position in the schedule."""
+        """Return moments of the optimizers, masters, and the position in the schedule."""
         moments = [optimizer.state_dict() for optimizer in self._optimizers]
-        return {"kind": "torch", "optimizers": moments, "done": self._done}
+        masters = self._masters.state()
+        return {"kind": "torch", "optimizers": moments, "masters": masters, "done": self._done}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Restore what `state_dict` returned.
@@ -104,6 +131,7 @@ class TorchEngine:
         require_kind(state, "torch")
         for optimizer, moments in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(moments)
+        self._masters.load_state(state["masters"])
         self._done = int(state["done"])
 
     def save_shards(self, directory: Path) -> None:

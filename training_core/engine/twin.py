@@ -1,32 +1,11 @@
-"""The twin of a model, which DeepSpeed trains, so that the plain model never has its hooks."""
+"""A twin of a model: DeepSpeed trains the twin, so the plain model never has DeepSpeed's hooks."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from torch import Tensor, nn
-
-from training_core.engine.protocol import M, Objective
-from training_core.types import Loss
-
-
-class Asked(nn.Module):
-    """A model whose forward pass computes an objective.
-
-    DeepSpeed gathers a divided parameter while the module that uses it runs. The chunked loss uses
-    the head's weight outside the head, but inside this module. So DeepSpeed treats this module as a
-    user of the weight, also in the backward pass.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, objective: Objective[M], micro_batch: M) -> tuple[Tensor, Loss]:
-        """Compute the loss; return its total separately, where DeepSpeed's hooks find it."""
-        loss = objective(self.model, micro_batch)
-        return loss.total, loss
+from torch import nn
 
 
 def take_weights(model: nn.Module) -> nn.Module:

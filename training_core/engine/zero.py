@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +74,22 @@ def cut_dimension(parameter: Tensor, shape: torch.Size) -> int | None:
     return cut[0] if cut else None
 
 
+@contextmanager
+def groups_and_steps_kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Correct two errors of DeepSpeed 0.19 when it loads a universal checkpoint under ZeRO 3.
+
+    It gives every parameter group the settings of the first, so that norms would decay. It also
+    gives all of them the same tensor as step count, which each group then increments.
+    """
+    settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    yield
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+    for state in optimizer.state.values():
+        if isinstance(state.get("step"), Tensor):
+            state["step"] = state["step"].clone()
+
+
 def require_one_dtype(model: nn.Module, zero: Zero) -> None:
     """Refuse several dtypes under ZeRO 3, which puts all parameters into one buffer.
 
@@ -82,8 +100,7 @@ def require_one_dtype(model: nn.Module, zero: Zero) -> None:
     if zero.zero_stage == PARTITIONED and len(dtypes) > 1:
         raise ConfigError(
             "zero_stage 3 needs trained weights of one dtype, found "
-            f"{' and '.join(sorted(dtypes))} (a scalar head stays in float32); use zero_stage 2, "
-            "model.dtype float32, or an adapter"
+            f"{' and '.join(sorted(dtypes))}; use zero_stage 2, model.dtype float32, or an adapter"
         )
 
 

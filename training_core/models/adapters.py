@@ -104,9 +104,9 @@ def _require_plain_ends(model: LanguageModel) -> None:
 def adapter_disabled(model: LanguageModel) -> Iterator[LanguageModel]:
     """Disable the adapter: inside the block `model` is the model before `attach`.
 
-    This is the reference of a LoRA policy without a second model. It is correct only if the policy
-    started as the reference. Checkpoints of Ratchet have merged adapters, so with this stage's
-    adapter disabled the model is the policy of the previous stage.
+    So a LoRA policy needs no second model for its reference. This is correct only if the policy was
+    equal to the reference before training. Checkpoints of Ratchet have merged adapters, so with
+    this stage's adapter disabled the model is the policy of the previous stage.
 
     Raises:
         ConfigError: if there is no adapter, or if weights outside of it are trained, because
@@ -139,12 +139,16 @@ def adapter_disabled(model: LanguageModel) -> Iterator[LanguageModel]:
             parameter.requires_grad_(True)
 
 
-def merged_state(model: LanguageModel) -> dict[str, Tensor]:
+def merged_state(model: LanguageModel, device: torch.device | None = None) -> dict[str, Tensor]:
     """Return the weights of the plain model with the same outputs, with the plain model's names.
 
     The model itself is not changed, so the result can be saved or sent to a rollout engine during
     training. Tensors without an adapter are shared with the model. A 4-bit base is returned in the
     dtype of the rest of the model, with the values that the forward pass uses.
+
+    Args:
+        model: with an adapter.
+        device: of the result; None: that of the model.
 
     Returns:
         Parameter and buffer names of a model without adapter -> tensor.
@@ -155,7 +159,7 @@ def merged_state(model: LanguageModel) -> dict[str, Tensor]:
     return {
         _plain(name): _merged(
             quantised.get(name, tensor), deltas.get(_plain(name)), dtype=model.dtype
-        )
+        ).to(device)
         for name, tensor in model.state_dict().items()
         if ".lora_" not in name and not name.startswith(inside)
     }
@@ -196,7 +200,8 @@ def _merged(source: Tensor | nn.Module, layer: Any | None, *, dtype: torch.dtype
 def plain_twin(model: LanguageModel) -> LanguageModel:
     """Return a model of the same class with the adapter merged; it can be saved but not run.
 
-    Tensors without an adapter are shared with `model`. Buffers that are computed at every load
+    Its tensors are in CPU memory, and shared with `model` if they are there without an adapter. A
+    4-bit model may be too large for a GPU in its own dtype. Buffers that are computed at every load
     (rotary frequencies) stay empty.
     """
     config = copy.deepcopy(model.config)
@@ -204,7 +209,7 @@ def plain_twin(model: LanguageModel) -> LanguageModel:
         delattr(config, "quantization_config")
     with torch.device("meta"):
         twin = type(model)(config)
-    twin.load_state_dict(merged_state(model), assign=True)
+    twin.load_state_dict(merged_state(model, torch.device("cpu")), assign=True)
     twin.tie_weights()
     if model.can_generate():
         twin.generation_config = model.generation_config

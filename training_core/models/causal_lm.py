@@ -90,7 +90,7 @@ def can_branch(model: nn.Module) -> bool:
 def logprobs_and_entropy(
     model: nn.Module, batch: Batch, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each trained token, and entropy of the distribution it is from, in nats.
+    """Log-probability of each trained token, and entropy of the distribution, in nats.
 
     Args:
         model: a causal language model.

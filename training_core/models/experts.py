@@ -77,7 +77,7 @@ def sequence_balance(routed: Routing, batch: Batch) -> Tensor:
 
     It is k if all experts are used equally, and larger otherwise. The gradient goes through P. The
     usual loss computes f and P over a whole micro-batch, so its gradient depends on how a batch is
-    split. Computed over one sequence at a time it does not. An objective adds
+    split. If computed for each sequence separately, it does not. An objective adds
 
         coef * sum_s weight_s * loss_s
 

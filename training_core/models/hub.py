@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -19,23 +22,63 @@ from transformers import (
 
 from training_core.errors import DataError
 from training_core.hidden_packages import hidden
+from training_core.models.folders import require_model_files, require_tokenizer_files
 from training_core.models.language_model import LanguageModel
 from training_core.models.options import LoadOptions
-from training_core.models.parts import has_adapter, require_known_head, scalar_head, unwrapped
+from training_core.models.parts import (
+    SCALAR_HEADS,
+    has_adapter,
+    require_known_head,
+    scalar_head,
+    unwrapped,
+)
 from training_core.models.preparing import keep_weights_unpacked, loading_arguments, prepare
+from training_core.models.weight_index import require_indexed_files
 from training_core.storage import writing
+
+NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
+"""Argument of every load. By default transformers asks on the terminal whether it may run Python
+code from the model's folder, and a `y` on standard input answers it."""
+
+BAD_FILES = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    ImportError,  # of a package that only this tokenizer or model needs
+    SafetensorError,
+    StrictDataclassError,  # of a config whose numbers do not fit together
+    UnpicklingError,
+)
+"""What transformers and its libraries raise for files that are cut short, damaged or missing."""
+
+BAD_FILE_WORDS = ("mismatch", "PytorchStreamReader")
+"""Parts of torch's RuntimeErrors about them."""
 
 
 def load_tokenizer(directory: str | Path, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a directory or hub id."""
+    require_tokenizer_files(directory)
     with _naming(directory, "a tokenizer"):
-        return AutoTokenizer.from_pretrained(str(directory), revision=revision)
+        return AutoTokenizer.from_pretrained(str(directory), revision=revision, **NO_CODE)
 
 
-def recorded_dtype(directory: str | Path) -> torch.dtype:
-    """Return the dtype in a model's config, or float32 if the config has none."""
+def load_config(directory: str | Path, revision: str | None = None) -> Any:
+    """Load transformers' config of a directory or hub id.
+
+    Raises:
+        DataError: if there is none.
+    """
+    require_model_files(directory)
     with _naming(directory, "a model"):
-        found = AutoConfig.from_pretrained(str(directory)).dtype
+        return AutoConfig.from_pretrained(str(directory), revision=revision, **NO_CODE)
+
+
+def recorded_dtype(directory: str | Path, revision: str | None = None) -> torch.dtype:
+    """Return the dtype in a model's config, or float32 if the config has none."""
+    found = load_config(directory, revision).dtype
     return found if isinstance(found, torch.dtype) else torch.float32
 
 
@@ -64,18 +107,24 @@ def load_policy(
             str(directory),
             revision=revision,
             output_loading_info=True,
+            **NO_CODE,
             **loading_arguments(options, dtype),
         )
     model, report = loaded
     _require_plain(model, directory)
     keep_weights_unpacked(model)
     _require_whole(report["missing_keys"], directory)
+    _require_no_scores(report["unexpected_keys"], directory)
     require_known_head(model)
     return prepare(model, options).eval()
 
 
 def load_scalar_model(
-    directory: str | Path, *, dtype: torch.dtype | None = None, options: LoadOptions | None = None
+    directory: str | Path,
+    *,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    options: LoadOptions | None = None,
 ) -> LanguageModel:
     """Load a reward model or critic; from a causal language model the head starts at zero.
 
@@ -83,9 +132,10 @@ def load_scalar_model(
     is in bfloat16; use it through `parts.head_outputs`.
 
     Args:
-        directory: local directory of a sequence classifier with one label, or of a causal language
-            model.
+        directory: local directory or hub id of a sequence classifier with one label, or of a causal
+            language model.
         dtype: dtype of the body; None uses the one in `options`, by default float32.
+        revision: commit of a hub id.
         options: load options; see `load_policy`.
 
     Raises:
@@ -94,7 +144,12 @@ def load_scalar_model(
         ConfigError: if the model has no head with one output directly on the last hidden state.
     """
     return _load_scorer(
-        AutoModelForSequenceClassification, directory, 1, dtype=dtype, options=options
+        AutoModelForSequenceClassification,
+        directory,
+        1,
+        dtype=dtype,
+        revision=revision,
+        options=options,
     )
 
 
@@ -116,6 +171,7 @@ def _load_scorer(
     *,
     dtype: torch.dtype | None,
     options: LoadOptions | None,
+    revision: str | None = None,
     labels: Mapping[str, Any] | None = None,
 ) -> LanguageModel:
     _require_full(directory)
@@ -123,8 +179,10 @@ def _load_scorer(
         model, report = kind.from_pretrained(
             str(directory),
             num_labels=outputs,
+            revision=revision,
             output_loading_info=True,
             **(labels or {}),
+            **NO_CODE,
             **loading_arguments(options, dtype),
         )
     _require_plain(model, directory)
@@ -149,7 +207,7 @@ def save(model: nn.Module, tokenizer: PreTrainedTokenizerBase, directory: Path) 
     Raises:
         StorageFullError: if the disk is full.
     """
-    # accelerate would import deepspeed to see whether the model is one of its engines; it never is
+    # accelerate would import deepspeed only to check whether the model is a DeepSpeed engine
     with writing(f"the model in {directory}"), hidden("deepspeed"):
         whole = unwrapped(model)
         if has_adapter(whole):
@@ -166,13 +224,15 @@ def freeze(model: LanguageModel) -> LanguageModel:
 
 
 def _require_full(directory: str | Path) -> None:
-    """Refuse a directory with only an adapter, before transformers looks for its base."""
+    """Refuse a directory with missing files or only an adapter, before transformers reads it."""
     if (Path(directory) / "adapter_config.json").exists():
         raise _adapter_alone(directory)
+    require_indexed_files(directory)
+    require_model_files(directory)
 
 
 def _require_plain(model: nn.Module, directory: str | Path) -> None:
-    """Refuse a hub id with an adapter: transformers would load it silently and save only it."""
+    """Refuse a hub id with an adapter: transformers would save only the adapter, without error."""
     if has_adapter(model):
         raise _adapter_alone(directory)
 
@@ -184,6 +244,16 @@ def _require_whole(missing: Collection[str], directory: str | Path) -> None:
             f"{directory} lacks {len(missing)} of the model's tensors, e.g. {sorted(missing)[0]}: "
             "it is probably another kind of model, e.g. a reward model instead of a policy, or a "
             "body without its output layer; give another directory"
+        )
+
+
+def _require_no_scores(unexpected: Collection[str], directory: str | Path) -> None:
+    """Refuse a reward model with a tied output layer: no tensor of a policy is missing there."""
+    heads = sorted(name for name in unexpected if name.split(".")[0] in SCALAR_HEADS)
+    if heads:
+        raise DataError(
+            f"{directory} is a reward model or another classifier (it has {heads[0]}), expected a "
+            "causal language model; give the policy's directory"
         )
 
 
@@ -203,8 +273,22 @@ class _naming:  # noqa: N801 - reads as a verb where it is used
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError | ValueError | KeyError) or "mismatch" in str(error):
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            raise DataError(
+                f"{self._directory} needs Python code from its own folder or repository "
+                "(`auto_map` in its JSON files), and Ratchet never runs such code; choose "
+                f"{self._expected} whose architecture transformers has"
+            ) from None  # the text of transformers recommends an option that Ratchet lacks
+        if isinstance(error, UnpicklingError):
+            raise DataError(
+                f"{self._directory} has weights in a pickle file that holds something else than "
+                "tensors, so it was not loaded, because that could run code; give weights in "
+                "safetensors files"
+            ) from None
+        is_bad = isinstance(error, BAD_FILES) or type(error) is Exception  # tokenizers raises that
+        if is_bad or any(words in str(error) for words in BAD_FILE_WORDS):
+            cause = " ".join(str(error).split()) or type(error).__name__
             raise DataError(
                 f"{self._directory} does not hold {self._expected} that transformers can load: "
-                f"{error}"
+                f"{cause}; check its files, or copy them again"
             ) from error

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     import torch
 
     class LanguageModel(PreTrainedModel):
-        """A transformers model whose `to` has a type, which a decorator of transformers hides."""
+        """A transformers model with a typed `to`; a decorator of transformers hides its type."""
 
         def to(self, device: torch.device | str) -> Self:  # pyright: ignore
-            """Move it."""
+            """Move the model to `device`."""
             ...
 else:
     LanguageModel: TypeAlias = PreTrainedModel

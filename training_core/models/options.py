@@ -42,6 +42,7 @@ class LoadOptions:
         frozen: shell patterns (`*`, `?`, `[0-9]`) of parameter names that are not trained.
         lora: adapter to train instead of the weights.
         seed: seed of the adapter's random initialisation.
+        dropout: False disables the dropout of the model's own layers, but not of the adapter.
     """
 
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -50,3 +51,4 @@ class LoadOptions:
     frozen: tuple[str, ...] = ()
     lora: LoraOptions | None = None
     seed: int = 0
+    dropout: bool = True

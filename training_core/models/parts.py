@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from training_core.algorithms.logprobs import Head
-from training_core.errors import ConfigError
+from training_core.errors import ConfigError, DataError
 from training_core.models.language_model import LanguageModel
 
 SCALAR_HEADS = ("score", "classifier")
@@ -61,7 +61,7 @@ def output_head(model: nn.Module) -> Head:
         )
     if hasattr(layer, "base_layer"):
         raise ConfigError(
-            f"the output layer of {type(inner).__name__} carries an adapter, but log-probabilities "
+            f"the output layer of {type(inner).__name__} has an adapter, but log-probabilities "
             "use only its weight; use adapters only in layers of the body"
         )
     return Head(
@@ -87,6 +87,7 @@ def require_known_head(model: nn.Module) -> None:
     Raises:
         ConfigError: if they do not. The architecture then changes its logits in an unknown way, and
             every log-probability would be wrong.
+        DataError: if a weight is NaN or infinite.
     """
     inner = unwrapped(model)
     vocabulary = inner.config.get_text_config().vocab_size
@@ -97,6 +98,8 @@ def require_known_head(model: nn.Module) -> None:
     hidden = backbone(inner)(input_ids=ids, use_cache=False).last_hidden_state
     found = output_head(inner).logits(hidden[0]).float()
     inner.train(was_training)
+    if not own.isfinite().all():
+        require_finite(inner)
     tolerance = 1e-4 if inner.dtype in (torch.float32, torch.float64) else 0.05
     gap = float((own - found).abs().max())
     if not gap <= tolerance * max(1.0, float(own.abs().max())):
@@ -105,6 +108,21 @@ def require_known_head(model: nn.Module) -> None:
             f"they differ by {gap:.3g} from those of its output layer; use another architecture, "
             "or add this one to training_core.models.parts.output_head"
         )
+
+
+@torch.no_grad()
+def require_finite(model: nn.Module) -> None:
+    """Check that every weight is a finite number.
+
+    Raises:
+        DataError: if one is not; the message names its tensor.
+    """
+    for name, weight in model.named_parameters():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise DataError(
+                f"the model's tensor {name} has values that are NaN or infinite, so its file is "
+                "damaged or its training has failed; use another copy or an earlier checkpoint"
+            )
 
 
 def scalar_head(model: nn.Module, *, outputs: int = 1) -> nn.Linear:
@@ -139,7 +157,7 @@ def scalar_head(model: nn.Module, *, outputs: int = 1) -> nn.Linear:
 
 
 def head_outputs(head: nn.Linear, hidden: Tensor) -> Tensor:
-    """Apply such a head in at least single precision.
+    """Apply a scalar head in at least single precision.
 
     In bfloat16 scores would be rounded to 3 digits, and small updates of the head would be lost.
 
@@ -155,6 +173,20 @@ def head_outputs(head: nn.Linear, hidden: Tensor) -> Tensor:
     return nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1)
 
 
+def store_head_like_body(model: nn.Module) -> None:
+    """Store a trained scalar head in the dtype of the body, in place, as ZeRO 3 needs it.
+
+    `head_outputs` computes in single precision as before, and the optimizer has a master of the
+    head, as of the body. So only the head's weights are rounded, not its outputs and its updates.
+    An adapter is in single precision, like the head beside it; then nothing is changed.
+    """
+    inner = unwrapped(model)
+    for name in SCALAR_HEADS:
+        head = getattr(inner, name, None)
+        if isinstance(head, nn.Linear) and not has_adapter(model):
+            head.to(next(backbone(model).parameters()).dtype)
+
+
 def _has_weights(module: nn.Module) -> bool:
     return next(module.parameters(), None) is not None
 
@@ -164,7 +196,7 @@ def _has_pooler(body: nn.Module) -> bool:
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Tell whether `model` carries a peft adapter."""
+    """Return whether `model` has a peft adapter."""
     return getattr(unwrapped(model), "peft_config", None) is not None
 
 

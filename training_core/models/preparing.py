@@ -35,8 +35,8 @@ def loading_arguments(
     if options.attention == "flash_attention_2":
         _require_flash_attention(options.dtype)
         arguments["device_map"] = {"": "cuda"}  # it runs only there
+    require_packages(options)
     if options.lora is not None and options.lora.load_in_4bit:
-        _require_4bit()
         arguments["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
@@ -60,8 +60,14 @@ def _require_flash_attention(dtype: str) -> None:
         )
 
 
-def _require_4bit() -> None:
-    if importlib.util.find_spec("bitsandbytes") is None:
+def require_packages(options: LoadOptions) -> None:
+    """Check that the package for 4 bits is installed, if they are requested.
+
+    Raises:
+        ConfigError: if it is not.
+    """
+    is_4bit = options.lora is not None and options.lora.load_in_4bit
+    if is_4bit and importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError(
             "lora.load_in_4bit needs the package bitsandbytes, which is not installed; "
             "`pip install 'ratchet-rlhf[qlora]'`, or set lora.load_in_4bit=false"
@@ -95,6 +101,8 @@ def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
     """
     if options is None:
         return model
+    if not options.dropout:
+        disable_dropout(model)
     if options.lora is not None:
         from training_core.models.adapters import attach  # noqa: PLC0415 - imports peft: seconds
 
@@ -134,3 +142,16 @@ def freeze_parts(model: nn.Module, patterns: tuple[str, ...]) -> None:
             f"frozen={list(patterns)} leaves none of {len(named)} parameters to train; "
             "remove a pattern"
         )
+
+
+def disable_dropout(model: nn.Module) -> None:
+    """Set every dropout probability to 0, in place; the model's config is not changed.
+
+    Some layers contain an `nn.Dropout`, others a number, e.g. Llama's `attention_dropout`.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in list(vars(module).items()):
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)

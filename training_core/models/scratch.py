@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -57,15 +57,9 @@ def make_policy(
     architecture: Architecture, tokenizer: PreTrainedTokenizerBase, *, seed: int
 ) -> LanguageModel:
     """Make a randomly initialised Llama with tied embeddings for `tokenizer`."""
-    config = LlamaConfig(
+    config = llama_config(
+        architecture,
         vocab_size=len(tokenizer),
-        hidden_size=architecture.hidden_size,
-        intermediate_size=architecture.intermediate_size,
-        num_hidden_layers=architecture.num_layers,
-        num_attention_heads=architecture.num_heads,
-        num_key_value_heads=architecture.num_heads,
-        max_position_embeddings=architecture.max_positions,
-        tie_word_embeddings=True,
         pad_token_id=pad_id(tokenizer),
         bos_token_id=bos_id(tokenizer),
         eos_token_id=eos_id(tokenizer),
@@ -73,3 +67,17 @@ def make_policy(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return cast("LanguageModel", LlamaForCausalLM(config))
+
+
+def llama_config(architecture: Architecture, **tokens: Any) -> LlamaConfig:
+    """Return transformers' config of a scratch model; `tokens` are its fields about tokens."""
+    return LlamaConfig(
+        hidden_size=architecture.hidden_size,
+        intermediate_size=architecture.intermediate_size,
+        num_hidden_layers=architecture.num_layers,
+        num_attention_heads=architecture.num_heads,
+        num_key_value_heads=architecture.num_heads,
+        max_position_embeddings=architecture.max_positions,
+        tie_word_embeddings=True,
+        **tokens,
+    )

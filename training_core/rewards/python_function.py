@@ -16,35 +16,39 @@ from training_core.rewards.reward import Unscored
 from training_core.types import Rollout
 
 RewardFunction = Callable[..., object]
-"""(rollout, **arguments) -> a number, or `Unscored(reason)`; what it returns is checked."""
+"""(rollout, …, **arguments) -> a number, or `Unscored(reason)`; what it returns is checked."""
 
 
-class PythonReward:
-    """Scores rollouts one by one with a function.
+class PythonFunction:
+    """A user's function with its arguments.
 
     If the function raises an exception, the rollout is unscored, and the exception is the reason.
 
     Args:
-        function: called in this process with the rollout and the arguments.
+        function: called in this process.
         arguments: keyword arguments of the function.
+        takes: what its positional arguments are, for the message.
 
     Raises:
-        ConfigError: if the function does not accept the arguments. Scoring raises it if the
-            function returns neither a number nor `Unscored`.
+        ConfigError: if the function does not accept the arguments. A call raises it if the function
+            returns neither a number nor `Unscored`.
     """
 
-    def __init__(self, function: RewardFunction, arguments: Mapping[str, object]) -> None:
-        _require_fit(function, arguments)
+    def __init__(
+        self,
+        function: RewardFunction,
+        arguments: Mapping[str, object],
+        *,
+        takes: Sequence[str] = ("a rollout",),
+    ) -> None:
+        _require_fit(function, arguments, takes)
         self._function = function
         self._arguments = arguments
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> list[float | Unscored]:
-        """Score `rollouts`; see `Reward`."""
-        return [self._score(rollout) for rollout in rollouts]
-
-    def _score(self, rollout: Rollout) -> float | Unscored:
+    def __call__(self, rollout: Rollout, *values: object) -> float | Unscored:
+        """Call the function with a rollout and further values."""
         try:
-            found = self._function(rollout, **self._arguments)
+            found = self._function(rollout, *values, **self._arguments)
             if isinstance(found, Real):
                 return float(found)
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
@@ -55,6 +59,17 @@ class PythonReward:
             f"prompt {rollout.prompt.id}: the reward {_name(self._function)} returned {found!r:.80}"
             f" ({type(found).__name__}); return a number, or Unscored(reason)"
         )
+
+
+class PythonReward:
+    """Scores rollouts one by one with a function; see `PythonFunction`."""
+
+    def __init__(self, function: RewardFunction, arguments: Mapping[str, object]) -> None:
+        self._function = PythonFunction(function, arguments)
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[float | Unscored]:
+        """Score `rollouts`; see `Reward`."""
+        return [self._function(rollout) for rollout in rollouts]
 
 
 def load_function(code: Path | str, name: str) -> RewardFunction:
@@ -93,17 +108,19 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _require_fit(function: RewardFunction, arguments: Mapping[str, object]) -> None:
+def _require_fit(
+    function: RewardFunction, arguments: Mapping[str, object], takes: Sequence[str]
+) -> None:
     try:
         signature = inspect.signature(function)
     except ValueError:  # a builtin without a signature
         return
     try:
-        signature.bind(object(), **arguments)
+        signature.bind(*takes, **arguments)
     except TypeError as error:
         raise ConfigError(
-            f"the reward {_name(function)}{signature} cannot be called with a rollout and "
-            f"reward.arguments {dict(arguments)}: {error}"
+            f"the reward {_name(function)}{signature} cannot be called with {' and '.join(takes)} "
+            f"and reward.arguments {dict(arguments)}: {error}"
         ) from error
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Protocol
 
 from training_core.errors import DataError
@@ -19,10 +20,26 @@ class Unscored:
     reason: str
 
 
+@dataclass(frozen=True)
+class Scored:
+    """A reward with the numbers behind it.
+
+    Attributes:
+        reward: the number that training uses.
+        components: further numbers by name, e.g. one of each reward in a sum; only reported.
+    """
+
+    reward: float
+    components: Mapping[str, float]
+
+
+RewardResult = float | Scored | Unscored
+
+
 class Reward(Protocol):
     """Anything that scores rollouts."""
 
-    def __call__(self, rollouts: Sequence[Rollout]) -> Sequence[float | Unscored]:
+    def __call__(self, rollouts: Sequence[Rollout]) -> Sequence[RewardResult]:
         """Score `rollouts`, one result each, in their order."""
         ...
 
@@ -41,9 +58,10 @@ def score(
         The scored rollouts, in order.
 
     Raises:
-        DataError: if more are unscored; the message counts the reasons and shows the first.
+        DataError: if a larger share is unscored; the message counts the reasons and shows the
+            first.
     """
-    results = [_finite(r) for r in reward(rollouts)]
+    results = [checked(r) for r in reward(rollouts)]
     unscored = [
         (rollout.prompt.id, result.reason)
         for rollout, result in zip(rollouts, results, strict=True)
@@ -55,17 +73,31 @@ def score(
         counted = "; ".join(f"{count}x {reason}" for reason, count in reasons.most_common(3))
         raise DataError(
             f"{len(unscored)} of {len(rollouts)} rollouts have no reward, "
-            f"allowed is a share of {unscored_limit}: {counted}. "
+            f"the largest allowed share is {unscored_limit}: {counted}. "
             f"The first is of prompt {prompt}: {first}"
         )
     return [
-        ScoredRollout(rollout, result)
+        ScoredRollout(rollout, result.reward, result.components)
         for rollout, result in zip(rollouts, results, strict=True)
-        if not isinstance(result, Unscored)
+        if isinstance(result, Scored)
     ]
 
 
-def _finite(result: float | Unscored) -> float | Unscored:
-    if isinstance(result, Unscored) or math.isfinite(result):
+def checked(result: RewardResult) -> Scored | Unscored:
+    """Return a result with its components; one that is NaN or infinite is no reward."""
+    if isinstance(result, Unscored):
         return result
-    return Unscored(f"the reward is {result}")
+    scored = result if isinstance(result, Scored) else Scored(result, {})
+    for name, value in {"the reward": scored.reward, **scored.components}.items():
+        if not math.isfinite(value):
+            return Unscored(f"{name} is {value}")
+    return scored
+
+
+def component_means(scored: Sequence[ScoredRollout]) -> dict[str, float]:
+    """Return the mean of each component, e.g. `component_length`; empty if there are none."""
+    values: dict[str, list[float]] = {}
+    for item in scored:
+        for name, value in item.components.items():
+            values.setdefault(f"component_{name}", []).append(value)
+    return {name: fmean(found) for name, found in sorted(values.items())}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from training_core.algorithms.kl import KL_ESTIMATORS, k1, k2, k3
+from training_core.algorithms.kl import KL_ESTIMATORS, adapted_coef, k1, k2, k3
 
 LOGPROBS = torch.tensor([[math.log(0.5), math.log(0.25)]])
 REF_LOGPROBS = torch.tensor([[math.log(0.25), math.log(0.5)]])
@@ -52,3 +52,18 @@ def test_the_gradient_of_k2_is_the_gradient_of_the_exact_divergence():
 def test_all_estimators_are_zero_where_policy_and_reference_agree():
     for estimator in KL_ESTIMATORS.values():
         assert estimator(LOGPROBS, LOGPROBS).abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("kl", "coef"),
+    [
+        (6.6, 0.1 * (1 + 0.1 * 0.05)),  # 10 % above the target; 500 of 10000 responses
+        (5.7, 0.1 * (1 - 0.05 * 0.05)),
+        (60.0, 0.1 * (1 + 0.2 * 0.05)),  # the error is limited to 20 %
+        (-1.0, 0.1 * (1 - 0.2 * 0.05)),
+        (6.0, 0.1),
+    ],
+)
+def test_the_adaptive_coefficient_follows_the_kl(kl, coef):
+    found = adapted_coef(0.1, kl, target=6.0, horizon=10_000, responses=500)
+    assert found == pytest.approx(coef)

@@ -2,7 +2,7 @@
 
 import torch
 
-from training_core.algorithms.value_losses import clipped_value_loss
+from training_core.algorithms.value_losses import clipped_value_loss, squared_value_loss
 
 
 def test_value_loss_inside_the_clip_is_half_the_squared_error():
@@ -23,3 +23,11 @@ def test_value_loss_takes_the_worse_of_plain_and_clipped():
     torch.testing.assert_close(
         torch.autograd.grad(loss.sum(), values)[0], torch.tensor([[0.0, -1.5]])
     )
+
+
+def test_the_squared_loss_pulls_as_hard_however_far_the_value_moved():
+    values = torch.tensor([[1.0, 3.0]], requires_grad=True)
+    loss = squared_value_loss(values, torch.zeros(1, 2), torch.tensor([[2.0, 0.0]]))
+    torch.testing.assert_close(loss, torch.tensor([[0.5, 4.5]]))  # 1^2 / 2, 3^2 / 2
+    (gradient,) = torch.autograd.grad(loss.sum(), values)
+    torch.testing.assert_close(gradient, torch.tensor([[-1.0, 3.0]]))

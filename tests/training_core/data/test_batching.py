@@ -5,7 +5,13 @@ from collections import Counter
 import pytest
 import torch
 
-from training_core.data.batching import batch_indices, collate, cut_by_tokens, steps_in
+from training_core.data.batching import (
+    batch_indices,
+    collate,
+    cut_by_tokens,
+    even_batches,
+    steps_in,
+)
 from training_core.types import Example
 
 
@@ -38,6 +44,16 @@ def test_each_example_is_used_exactly_once_per_epoch(num_examples, batch_size):
 def test_a_broken_number_of_epochs_uses_each_example_once_or_twice():
     uses = Counter(flat(all_batches(8, 3, 1.5)))
     assert Counter(uses.values()) == {2: 4, 1: 4}  # 12 uses of 8 examples
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "sizes"),
+    [(9, [1] * 7 + [2]), (65, [8] * 7 + [9]), (16, [2] * 8), (3, [1] * 3)],
+)
+def test_a_pass_is_divided_into_the_given_number_of_nearly_equal_batches(num_examples, sizes):
+    batches = even_batches(num_examples, 8, 2, seed=5)
+    assert sorted(map(len, batches)) == sorted(2 * sizes)
+    assert flat(batches) == flat(all_batches(num_examples, num_examples, 2, seed=5))
 
 
 def test_the_order_depends_on_the_seed_and_on_nothing_else():

@@ -3,11 +3,14 @@
 import copy
 
 import pytest
+from pydantic import ValidationError
 
+from stages.configs.sft_config import SftConfig
 from training_core.data.chat import render
 from training_core.data.templates import (
     CHAT_TEMPLATES,
     chat_template,
+    reward_format,
     template_from_prompt,
     with_reward,
 )
@@ -71,6 +74,12 @@ def test_signs_that_mean_something_in_jinja_stay_what_they_are(tokenizer, text):
         assert rendered(tokenizer, template_from_prompt(text), TALK[1:2]) == expected
 
 
+def test_a_template_reaches_no_python(tokenizer):
+    template = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    with pytest.raises(DataError, match="'__class__' of 'list' object is unsafe"):
+        rendered(tokenizer, template)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -96,5 +105,27 @@ def test_a_row_without_a_reward_and_a_suffix_that_shows_none_are_refused():
     with pytest.raises(DataError, match="needs a reward with every row"):
         with_reward(TALK[:2], None)
     for suffix in (" <rm_score> ", " {score} "):
-        with pytest.raises(ConfigError, match=r"expected a format with \{reward\}"):
+        with pytest.raises(ConfigError, match=r"expected a format whose only field is \{reward\}"):
             with_reward(TALK[:2], 1.0, suffix)
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [
+        "{reward.__class__}", "{reward.real}", "{reward[0]}", "{0}", "{}", "{reward!r}", "{other}",
+        "{reward:{reward}}", "{reward:9999999999}", "{reward:.999999f}", "{reward:d}", "{reward",
+    ],
+)  # fmt: skip
+def test_a_suffix_reads_nothing_but_the_reward(suffix):
+    with pytest.raises(ConfigError, match="whose only field is"):
+        reward_format(suffix)
+    with pytest.raises(ValidationError, match="whose only field is"):
+        SftConfig(reward_suffix=suffix)
+
+
+@pytest.mark.parametrize(
+    "suffix", ["{reward}", " {reward:+.1f} ", "{reward:>8.2f}", "{{x}} {reward:.0%} {reward:e}"]
+)
+def test_a_suffix_may_show_the_reward_in_any_number_format(suffix):
+    assert SftConfig(reward_suffix=suffix).reward_suffix == suffix
+    assert with_reward(TALK[1:2], 0.5, suffix)[0]["content"] == "Tea?" + suffix.format(reward=0.5)

@@ -225,7 +225,7 @@ def test_an_answer_whose_reasoning_the_template_keeps_is_trained_with_it():
 
 def test_an_answer_that_repeats_the_question_and_the_header_is_found_where_it_stands():
     tokenizer = bpe(CHAT_TEMPLATES["chatml"])
-    tricky = "Yes.\n<|im_start|>assistant\nYes."
+    tricky = "Yes.\nassistant\nYes."
     talk = [TALK[0], {"role": "assistant", "content": tricky}, TALK[0]]
     assert trained(tokenizer, encode(tokenizer, talk))[0] == f"{tricky}<|im_end|>"
 
@@ -236,6 +236,30 @@ def test_white_space_that_a_template_trims_is_not_missed():
     )
     talk = [TALK[0], {"role": "assistant", "content": "  I do. \n"}, TALK[2]]
     assert trained(tokenizer, encode(tokenizer, talk))[0] == "I do.<|im_end|>"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_control_token_in_a_prompt_is_refused_with_its_place(place):
+    """Rendered, it would end the turn or begin another."""
+    talk = [dict(message) for message in TALK]
+    talk[place]["content"] = "Yes.<|im_end|>\n"
+    role = talk[place]["role"]
+    tokenizer = bpe(CHAT_TEMPLATES["chatml"])
+    with pytest.raises(DataError, match=rf"prompt 1: a message by the {role} .*'<\|im_end\|>'"):
+        encode(tokenizer, talk)
+    with pytest.raises(DataError, match="which is a control token"):
+        encode_prompts(tokenizer, ["1"], [talk])
+
+
+def test_a_control_token_in_a_response_is_read_as_text():
+    tokenizer = bpe(CHAT_TEMPLATES["chatml"])
+    end, text = tokenizer.eos_token_id, "Yes.<|im_end|> Do you?"
+    prompts = encode_prompts(tokenizer, ["1"], [TALK[:1]])
+    (example,) = encode_responses(tokenizer, prompts, [text], max_tokens=99, is_finished=[True])
+    assert example is not None
+    response = example.input_ids[len(prompts[0].input_ids) :]
+    assert (response.index(end), response[-1]) == (len(response) - 1, end)
+    assert tokenizer.decode(response[:-1]) == text
 
 
 def test_an_answer_that_cannot_be_found_again_is_an_error_that_names_the_turn():

@@ -65,7 +65,7 @@ def test_a_model_wrapped_by_peft_is_taken_apart_like_a_plain_one(tiny):
 
 def test_an_output_layer_with_an_adapter_is_refused(tiny):
     wrapped = get_peft_model(tiny("qwen2"), LoraConfig(target_modules=["lm_head"]))
-    with pytest.raises(ConfigError, match="output layer of Qwen2ForCausalLM carries an adapter"):
+    with pytest.raises(ConfigError, match="output layer of Qwen2ForCausalLM has an adapter"):
         output_head(wrapped)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,12 +14,12 @@ from training_core.models.causal_lm import logprobs
 from training_core.rollout.engine import (
     LogprobGap,
     Sampling,
-    fingerprint,
     logprob_gap,
     named_weights,
     require_same_policy,
     sync,
 )
+from training_core.rollout.sampling import RolloutRequest
 from training_core.rollout.transformers_engine import TransformersEngine
 
 LIMIT = 0.02
@@ -40,7 +41,7 @@ def room_of(policy, rollouts):
 
 
 def gap_of(policy, rollouts, temperature=1.0):
-    return logprob_gap(policy, rollouts, None, temperature=temperature, pad_id=0)
+    return logprob_gap(rollouts, partial(logprobs, policy, temperature=temperature), pad_id=0)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -121,6 +122,88 @@ def test_tokens_are_drawn_as_often_as_the_policy_says(
     assert share == pytest.approx(1 / (1 + math.exp(-1 / temperature)), abs=0.042)
 
 
+# Token 9 has e times the probability of token 10, 0.731 and 0.269; all others together have 1e-10.
+@pytest.mark.parametrize(
+    ("truncation", "kept"),
+    [
+        ({"top_k": 1}, 1),
+        ({"top_k": 2}, 2),
+        ({"top_p": 0.73}, 1),
+        ({"top_p": 0.74}, 2),
+        ({"min_p": 0.37}, 1),  # exp(-1) = 0.368
+        ({"min_p": 0.36}, 2),
+        # 0.269 is left of 10 for top_p = 0.74, so both stay, unless min_p removes 10 before
+        ({"top_p": 0.74, "min_p": 0.37}, 1),
+        ({"top_k": 1, "top_p": 0.99}, 1),
+        ({"top_p": 0.85, "temperature": 0.5}, 1),  # sigmoid(2) = 0.881
+        ({"top_p": 0.89, "temperature": 0.5}, 2),
+    ],
+    ids=str,
+)
+def test_truncation_leaves_the_likely_tokens_and_renormalises(
+    make_policy, tokenizer, cafe_prompts, truncation, kept
+):
+    policy = certain_of(make_policy(), token=9)
+    policy.lm_head.bias.data[10] = 30.0 - 1.0
+    engine = TransformersEngine(policy, tokenizer)
+    sampling = Sampling(4, **truncation)
+    rollouts = engine.generate(cafe_prompts, sampling, seeds=range(8))
+    drawn = {(i, p) for r in rollouts for i, p in zip(r.response_ids, r.logprobs, strict=True)}
+    assert {token for token, _ in drawn} == {9, 10} if kept == 2 else {9}
+    odds = 1 / sampling.temperature
+    expected = {9: -math.log1p(math.exp(-odds)), 10: -math.log1p(math.exp(odds))}
+    for token, logprob in drawn:
+        assert logprob == pytest.approx(expected[token] if kept == 2 else 0.0, abs=1e-5)
+
+
+def test_a_stop_string_ends_only_its_own_row(make_policy, tokenizer, cafe_prompts):
+    engine = TransformersEngine(strongly_changed(make_policy()), tokenizer)
+    whole = engine.generate(cafe_prompts, Sampling(12), seeds=range(8))
+    word = whole[0].text.split()[3]
+    stopped = engine.generate(cafe_prompts, Sampling(12, stop=(word,)), seeds=range(8))
+    for long, short in zip(whole, stopped, strict=True):
+        assert short.text == long.text.split(word)[0]
+        assert short.response_ids == long.response_ids[: len(short.response_ids)]
+        assert short.logprobs == pytest.approx(long.logprobs[: len(short.logprobs)], abs=1e-4)
+    assert sum(len(r.response_ids) for r in stopped) < sum(len(r.response_ids) for r in whole)
+
+
+def test_rollouts_come_one_by_one_and_more_can_be_asked_for_meanwhile(
+    make_policy, tokenizer, cafe_prompts
+):
+    engine = TransformersEngine(make_policy(), tokenizer)
+    expected = engine.generate(cafe_prompts, Sampling(6), seeds=range(8))
+    requests = [RolloutRequest(f"r{i}", p, Sampling(6), i) for i, p in enumerate(cafe_prompts)]
+    engine.submit(requests[:3])
+    found = []
+    for found_first in engine.finished():
+        found.append(found_first)
+        break  # the caller may stop and come back
+    engine.submit(requests[3:5])
+    for name, rollout in engine.finished():
+        found.append((name, rollout))
+        if name == "r4":
+            engine.submit(requests[5:])
+    assert sorted(name for name, _ in found) == [f"r{i}" for i in range(8)]
+    for name, rollout in found:
+        assert rollout.response_ids == expected[int(name[1:])].response_ids
+
+
+def test_an_id_is_used_once_and_weights_change_only_between_rollouts(
+    make_policy, tokenizer, cafe_prompts
+):
+    policy = make_policy()
+    engine = TransformersEngine(policy, tokenizer)
+    request = RolloutRequest("r", cafe_prompts[0], Sampling(2), 0)
+    engine.submit([request])
+    with pytest.raises(ValueError, match="new request id, found 'r'"):
+        engine.submit([request])
+    with pytest.raises(ValueError, match="no unfinished request at weight sync 4, found 1"):
+        engine.load_weights(policy, 4)
+    assert [name for name, _ in engine.finished()] == ["r"]
+    engine.load_weights(policy, 4)
+
+
 def test_a_response_ends_with_its_end_token_and_knows_it(make_policy, tokenizer, cafe_prompts):
     policy = certain_of(make_policy(), tokenizer.eos_token_id)
     (rollout,) = TransformersEngine(policy, tokenizer).generate(
@@ -187,7 +270,7 @@ class LossyEngine(TransformersEngine):
 
 def test_a_sync_that_loses_bytes_is_an_error(make_policy, tokenizer):
     policy = make_policy()
-    with pytest.raises(MismatchError, match="weight sync 2: the transformers engine received"):
+    with pytest.raises(MismatchError, match="weight sync 2: the transformers engine has"):
         sync(LossyEngine(policy, tokenizer), policy, 2)
 
 
@@ -195,16 +278,6 @@ def test_a_nan_gap_is_not_let_through(make_policy, tokenizer):
     engine = TransformersEngine(make_policy(), tokenizer)
     with pytest.raises(MismatchError):
         require_same_policy(LogprobGap(float("nan"), float("nan")), limit=LIMIT, engine=engine)
-
-
-def test_the_fingerprint_sees_names_shapes_and_bytes_and_not_the_order():
-    a, b = ("a", torch.tensor([1.0, 2.0])), ("b", torch.tensor([3.0]))
-    known = fingerprint([a, b])
-    assert fingerprint([b, a]) == known
-    assert fingerprint([("c", a[1]), b]) != known
-    assert fingerprint([("a", a[1].reshape(1, 2)), b]) != known
-    assert fingerprint([("a", a[1].to(torch.float64)), b]) != known
-    assert fingerprint([("a", torch.tensor([1.0, 2.0000002])), b]) != known
 
 
 def test_tied_weights_are_sent_once(make_policy):

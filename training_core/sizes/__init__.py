@@ -1,0 +1,1 @@
+"""Sizes of models and of their training: parameters, memory, FLOPs. Imports no torch."""
