@@ -137,5 +137,10 @@ def attempts_below(folder: Path) -> list[Attempt]:
 
     Directories with other names than `a<number>`, e.g. copies made by hand, are ignored.
     """
-    found = [Attempt(path) for path in folder.glob("a*") if re.fullmatch(r"a[1-9]\d*", path.name)]
+    found = [Attempt(path) for path in folder.glob("a*") if is_attempt(path.name)]
     return sorted(found, key=lambda attempt: attempt.number, reverse=True)
+
+
+def is_attempt(name: str) -> bool:
+    """Whether `name` is the name of an attempt, `a<number>`."""
+    return re.fullmatch(r"a[1-9][0-9]{0,8}", name) is not None

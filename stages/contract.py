@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from stages.attempt import Attempt
-from stages.configs.stage_record import ArtifactKind
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from stages.configs.placement_config import ApartConfig, ApartScoringConfig
+    from training_core.rewards.reward import Reward
+    from training_core.rollout.engine_process import EngineHost
 
 T = TypeVar("T")
 
@@ -23,7 +27,7 @@ class MetricSink(Protocol):
     """Where a stage writes its curves."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Record `metrics` at optimizer step (or item) `step`."""
+        """Record `metrics` at `step`: an optimizer step, a round of PPO, or an item."""
         ...
 
     def progress(self, done: int, total: int, text: str = "") -> None:
@@ -32,6 +36,23 @@ class MetricSink(Protocol):
 
     def rewind(self, history: Path, step: int) -> None:
         """Start the curves with what the file `history` has up to `step`."""
+        ...
+
+
+class Cluster(Protocol):
+    """Gives parts of a stage resources of their own."""
+
+    def engine_host(self, placement: ApartConfig) -> EngineHost:
+        """Return where rollout engines are started."""
+        ...
+
+    def reward(self, placement: ApartScoringConfig, build: Callable[[], Reward]) -> Reward:
+        """Return a reward that processes elsewhere compute.
+
+        Args:
+            placement: number of processes, and the resources of each.
+            build: builds the reward in each of them; it can be pickled.
+        """
         ...
 
 
@@ -49,6 +70,7 @@ class Context:
         cache_dir: folder of results that another stage may use again, named by content; None
             keeps nothing.
         dist_info: rank of this process, and the number of processes of the stage.
+        cluster: places what is apart; None without one, e.g. outside of a Ray job.
     """
 
     attempt: Attempt
@@ -58,6 +80,7 @@ class Context:
     input_digests: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None
     dist_info: DistInfo = SINGLE_PROCESS
+    cluster: Cluster | None = None
 
     @property
     def artifact_dir(self) -> Path:
@@ -72,21 +95,20 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """What a stage made: the files below `context.artifact_dir`, and numbers that describe them."""
+    """Numbers that describe the artifact, which the stage wrote into `context.artifact_dir`."""
 
-    kind: ArtifactKind
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 Inputs = Mapping[str, Path]
-"""Local directories that the graph provides, by role.
+"""Local directories that earlier steps of the flow provide, by role.
 
 `policy`, `reference`, `reward_model`, `dataset`, …
 """
 
 
 def resolve_source(field: str, configured: T | None, role: str, inputs: Inputs) -> T | Path:
-    """Return the source from the config, or else the input from the graph.
+    """Return the source from the config, or else the input from an earlier step.
 
     Raises:
         ConfigError: if both or neither are given.
@@ -94,9 +116,11 @@ def resolve_source(field: str, configured: T | None, role: str, inputs: Inputs) 
     given = inputs.get(role)
     if configured is not None and given is not None:
         raise ConfigError(
-            f"`{field}` is set, but the graph gives the input '{role}', too; drop one"
+            f"`{field}` is set, but an earlier step provides the input '{role}'; remove `{field}`"
         )
     chosen = given if configured is None else configured
     if chosen is None:
-        raise ConfigError(f"set `{field}`, or give the input '{role}' from the graph")
+        raise ConfigError(
+            f"`{field}` is not set, and no earlier step provides the input '{role}'; set it"
+        )
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -35,11 +36,12 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     in nats per token.
     """
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
+    pad_id = chat.pad_id(tokenizer)
     rows = demonstrations(resolve_source("distillation.data", config.data, "dataset", inputs))
-    examples = encode_demonstrations(tokenizer, rows, max_tokens=limit)
+    encode = partial(encode_demonstrations, tokenizer, **config.training.row_limits)
+    examples = encode(rows)
     heldout_rows = demonstrations(config.eval_data) if config.eval_data else []
-    heldout = encode_demonstrations(tokenizer, heldout_rows, max_tokens=limit)
+    heldout = encode(heldout_rows)
 
     options = config.model.load_options(seed=config.seed)
     student = hub.load_policy(inputs["policy"], options=options).to(best_device())
@@ -74,18 +76,19 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
             seed=config.seed,
             directory=inputs["policy"],
             dist_info=context.dist_info,
+            cluster=context.cluster,
         ),
         num_examples=len(examples),
         training=config.training,
         context=context,
         evaluate=measure if heldout else None,
-        batches_ask_model=config.on_policy_fraction > 0,
+        batches_use_model=config.on_policy_fraction > 0,
     )
     save_model(student, tokenizer, context)
     metrics = {"examples": float(len(examples))}
     if heldout:
         metrics |= before_and_after(before, measure())
-    return Result("policy", metrics)
+    return Result(metrics)
 
 
 def _require_one_vocabulary(

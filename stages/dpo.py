@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from stages.batches.encoding import encode_pairs
-from stages.batches.micro_batches import Pairs, micro_batches, over_all, sharing_pays
+from stages.batches.micro_batches import Pairs, micro_batches, over_all, rounding, sharing_pays
 from stages.configs.dpo_config import DpoConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import Preference, preferences
@@ -31,8 +31,6 @@ from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import PairBatch, pair_logprobs, preference
 
 CHECKED_PAIRS = 32
-CHECK_TOLERANCE = 1e-3
-"""Largest error of the first loss in single precision."""
 HALF_GAP = 0.05
 """Largest mean log-ratio per token in half precision, where sums are inexact; in nats."""
 
@@ -46,30 +44,31 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     Metrics: `train_pairs`, `accuracy` (share of pairs whose chosen implicit reward is larger), and
     with `eval_data` `heldout_accuracy`, `heldout_margin`, and the same two before training.
     """
-    row = PREFERENCE_LOSSES[config.loss.row]
-    if row.needs_reference and "reference" not in inputs:
-        raise ConfigError(f"loss '{config.loss.row}' needs the input 'reference'; give one")
+    entry = PREFERENCE_LOSSES[config.loss.entry]
+    if entry.needs_reference and "reference" not in inputs:
+        raise ConfigError(f"loss '{config.loss.entry}' needs the input 'reference'; give one")
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
+    pad_id = chat.pad_id(tokenizer)
     rows, repeated = _rows(config, inputs)
-    pairs = encode_pairs(tokenizer, rows, max_tokens=limit)
+    encode = partial(encode_pairs, tokenizer, **config.training.row_limits)
+    pairs = encode(rows)
     heldout_rows = preferences(config.eval_data) if config.eval_data else []
-    heldout = encode_pairs(tokenizer, heldout_rows, max_tokens=limit)
+    heldout = encode(heldout_rows)
 
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
-    shares = sharing_pays(policy, pairs, pad_id, sequence_logprobs)
+    shares = sharing_pays(policy, pairs, pad_id, sequence_logprobs, is_sum=True)
     packs = packs_rows(policy)
     train, test = (Pairs(some, pad_id, policy.device, shares, packs) for some in (pairs, heldout))
     budget = config.training.micro_batch_tokens
-    if row.needs_reference:
+    if entry.needs_reference:
         reference = reference_of(policy, inputs, config.model, config.seed, context)
         train, test = (_with_reference(each, reference, budget) for each in (train, test))
-    if row.needs_reference and inputs["policy"] == inputs["reference"]:
+    if entry.needs_reference and inputs["policy"] == inputs["reference"]:
         _require_no_preference_yet(policy, train, context, budget)
 
-    rewards = partial(implicit_rewards, row, beta=config.loss.beta)
-    loss = partial(row.function, **config.loss.hyperparameters)
+    rewards = partial(implicit_rewards, entry, beta=config.loss.beta)
+    loss = partial(entry.function, **config.loss.hyperparameters)
     objective = balanced(
         preference(loss, rewards, nll_coef=config.nll_coef),
         config.model.moe_aux_loss_coef,
@@ -97,7 +96,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
         "accuracy": _measured(policy, train, rewards, budget)["accuracy"],
         **before_and_after(before, measure()),
     }
-    return Result("policy", metrics)
+    return Result(metrics)
 
 
 def _rows(config: DpoConfig, inputs: Inputs) -> tuple[list[Preference], int]:
@@ -155,12 +154,13 @@ def _require_no_preference_yet(
     now = over_all(some, both, budget_tokens=budget, columns=2, dist_info=context.dist_info)
     ratios = now - pairs.ref_logprobs[:CHECKED_PAIRS]
     loss = float(torch.nn.functional.softplus(ratios[:, 1] - ratios[:, 0]).mean())
-    tokens = sum(sum((*pair.chosen.loss_mask, *pair.rejected.loss_mask)) for pair in some.pairs)
     is_half = policy.dtype in (torch.bfloat16, torch.float16)
+    sides = [side for pair in some.pairs for side in (pair.chosen, pair.rejected)]
+    tokens = sum(sum(side.loss_mask) for side in sides)
     gap = float(ratios.abs().sum()) / tokens if is_half else abs(loss - math.log(2))
-    if not gap <= (HALF_GAP if is_half else CHECK_TOLERANCE):
+    if not gap <= (HALF_GAP if is_half else rounding(policy.dtype, sides)):
         raise MismatchError(
             "policy and reference are one model, so the DPO loss must start at ln 2 = 0.6931, "
             f"found {loss:.4f} (torch {torch.__version__}): "
-            "the reference's log-probabilities are wrong"
+            "the log-probabilities of the reference are wrong; please report this bug"
         )

@@ -7,8 +7,9 @@ from typing import Any
 
 from stages.configs.evaluation_config import EvaluationConfig
 from stages.contract import Context, Inputs, Result
+from stages.datasets.configured import prompts_without
 from stages.files import write_json, write_jsonl
-from stages.sampling.judging import judge_policies
+from stages.sampling.judging import Judged, judge_policies
 from stages.sampling.win_rate import compare, describe
 from training_core.types import ScoredRollout
 
@@ -22,23 +23,31 @@ def run(config: EvaluationConfig, inputs: Inputs, context: Context) -> Result:
     the rest of their role. The artifact holds `summary.json` (the numbers of every policy) and
     `samples.jsonl` (the responses).
 
-    Metrics of `policy`: `mean_reward`, `reward_stderr`, `win_rate` against the baseline (a tie is
-    half a win) with its 95 % interval `win_rate_low`, `win_rate_high`, `kl_to_baseline` (nats per
-    response), `response_tokens`, `finished_fraction`; and `baseline_mean_reward`,
+    Metrics of `policy`: `mean_reward`, `reward_stderr`, `response_tokens`, `finished_fraction`;
+    against the baseline `win_rate` (a tie is half a win) with its 95 % interval `win_rate_low`,
+    `win_rate_high`, `judged_prompts`, `won_prompts`, `lost_prompts`, `judged_fraction` (of the
+    prompts), `reward_gain`, and `kl_to_baseline` (nats per response; missing if the two tokenise
+    differently); `component_<name>`, if the reward has parts; and `baseline_mean_reward`,
     `baseline_reward_stderr`.
     """
-    judged = judge_policies(config, inputs, context)
+    rows = prompts_without(config.prompts, config.exclude)
+    judged = judge_policies(config, inputs, rows, context)
     baseline = judged["baseline"]
     summary = {
-        name: describe(rows) | compare(rows.scored, baseline.scored)
-        for name, rows in judged.items()
+        name: describe(policy) | _against(baseline, policy, len(rows))
+        for name, policy in judged.items()
     }
     write_json(context.artifact_dir / "summary.json", summary, indent=2)
-    samples = (_samples(name, rows.scored) for name, rows in judged.items())
+    samples = (_samples(name, policy.scored) for name, policy in judged.items())
     write_jsonl(context.artifact_dir / "samples.jsonl", [row for rows in samples for row in rows])
     shared = {f"baseline_{k}": v for k, v in summary["baseline"].items() if k in BASELINE_METRICS}
     metrics = {**summary["policy"], **shared}
-    return Result("evaluation", metrics)
+    return Result({name: value for name, value in metrics.items() if value is not None})
+
+
+def _against(baseline: Judged, policy: Judged, num_prompts: int) -> dict[str, float]:
+    compared = compare(policy.scored, baseline.scored)
+    return {**compared, "judged_fraction": compared["judged_prompts"] / num_prompts}
 
 
 def _samples(name: str, scored: Sequence[ScoredRollout]) -> list[dict[str, Any]]:
@@ -50,6 +59,7 @@ def _samples(name: str, scored: Sequence[ScoredRollout]) -> list[dict[str, Any]]
             "response": s.rollout.text,
             "finished": s.rollout.is_finished,
             "reward": s.reward,
+            **({"components": dict(s.components)} if s.components else {}),
         }
         for s in scored
     ]

@@ -18,6 +18,7 @@ from stages.training.heldout_metrics import before_and_after
 from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
+from training_core.errors import DataError
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.models.language_model import LanguageModel
@@ -32,14 +33,15 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     Metrics: `examples`, `desirable_fraction`, and with `eval_data` `heldout_margin`: mean implicit
     reward of desirable minus that of undesirable responses.
     """
-    row = UNPAIRED_LOSSES[config.loss.name]
+    entry = UNPAIRED_LOSSES[config.loss.name]
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    pad_id, limit = chat.pad_id(tokenizer), config.training.max_tokens
+    pad_id = chat.pad_id(tokenizer)
     source = resolve_source("kto.data", config.data, "dataset", inputs)
     read = partial(unpaired_responses, threshold=config.threshold)
-    rows = encode_unpaired(tokenizer, read(source), max_tokens=limit)
+    encode = partial(encode_unpaired, tokenizer, **config.training.row_limits)
+    rows = _with_both_labels(encode(read(source)))
     heldout_rows = read(config.eval_data) if config.eval_data else []
-    heldout = encode_unpaired(tokenizer, heldout_rows, max_tokens=limit)
+    heldout = encode(heldout_rows)
 
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
@@ -49,7 +51,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
         _with_reference(_unpaired(some, pad_id, config), reference, budget)
         for some in (rows, heldout)
     )
-    loss = partial(row.function, **config.loss.model_dump(exclude={"name"}))
+    loss = partial(entry.function, **config.loss.model_dump(exclude={"name"}))
     objective = balanced(
         unpaired(loss, beta=config.loss.beta),
         config.model.moe_aux_loss_coef,
@@ -67,7 +69,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
             policy,
             train,
             config.training,
-            row.baseline,
+            entry.baseline,
             seed=config.seed,
             dist_info=context.dist_info,
         ),
@@ -75,7 +77,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
         training=config.training,
         context=context,
         evaluate=measure if heldout else None,
-        batches_ask_model=True,
+        batches_use_model=True,
     )
     save_model(policy, tokenizer, context)
     metrics = {
@@ -83,7 +85,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
         "desirable_fraction": sum(r.is_desirable for r in rows) / len(rows),
         **before_and_after(before, measure()),
     }
-    return Result("policy", metrics)
+    return Result(metrics)
 
 
 def _unpaired(rows: Sequence[UnpairedExample], pad_id: int, config: KtoConfig) -> UnpairedExamples:
@@ -103,6 +105,17 @@ def _with_reference(rated: UnpairedExamples, reference: Reference, budget: int) 
         budget_tokens=budget,
     )
     return replace(rated, ref_logprobs=sums)
+
+
+def _with_both_labels(rows: Sequence[UnpairedExample]) -> Sequence[UnpairedExample]:
+    """Refuse responses of one kind: the policy would only learn to raise, or to lower, them all."""
+    if len({row.is_desirable for row in rows}) == 1:
+        kind = "desirable" if rows[0].is_desirable else "undesirable"
+        raise DataError(
+            f"all {len(rows)} responses are {kind}, and KTO needs both kinds; give others, too, or "
+            "change `threshold`"
+        )
+    return rows
 
 
 def _measured(

@@ -11,6 +11,7 @@ from stages.files import write_jsonl
 from stages.sampling.scored_groups import sample_and_score, usable
 from stages.sampling.selection import ScoredPair, widest_pairs, without_repeats
 from training_core.errors import DataError
+from training_core.rewards.reward import component_means
 
 
 def run(config: PreferencePairsConfig, inputs: Inputs, context: Context) -> Result:
@@ -19,7 +20,8 @@ def run(config: PreferencePairsConfig, inputs: Inputs, context: Context) -> Resu
     A row is {prompt, chosen, rejected, chosen_reward, rejected_reward, margin, …}.
 
     Metrics: `prompts`, `pairs`, `dropped` (prompts without a pair: rewards equal or within the
-    margin, or responses unfinished), `duplicates` (dropped), `mean_reward`, `mean_margin`.
+    margin, or responses unfinished), `duplicates` (dropped), `mean_reward`, `mean_margin`;
+    `component_<name>`, if the reward has parts.
     """
     groups = sample_and_score(config, inputs, context)
     found = [
@@ -47,8 +49,9 @@ def run(config: PreferencePairsConfig, inputs: Inputs, context: Context) -> Resu
         "duplicates": float(len(pairs) - len(kept)),
         "mean_reward": fmean(s.reward for group in groups for s in group),
         "mean_margin": fmean(row["margin"] for row in rows),
+        **component_means([s for group in groups for s in group]),
     }
-    return Result("dataset", metrics)
+    return Result(metrics)
 
 
 def _content(pair: ScoredPair) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_solutions
+from stages.batches.heldout_split import split_by_prompt
 from stages.batches.micro_batches import micro_batches
 from stages.batches.solution_batches import LabelledSolutions, judged_steps
 from stages.configs.data_config import DataConfig
@@ -35,7 +36,7 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
     """
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id = chat.pad_id(tokenizer)
-    solutions, heldout = _solutions(config, inputs, tokenizer)
+    solutions, heldout = solutions_of(config, inputs, tokenizer)
     options = config.model.load_options(seed=config.seed)
     model = hub.load_step_model(inputs["policy"], options=options).to(best_device())
     train, test = (LabelledSolutions(some, pad_id, model.device) for some in (solutions, heldout))
@@ -58,28 +59,28 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
     model.config.pad_token_id = pad_id
     save_model(model, tokenizer, context)
     metrics = {"train_solutions": float(len(solutions)), **measure()}
-    return Result("process_reward_model", metrics)
+    return Result(metrics)
 
 
-def _solutions(
+def solutions_of(
     config: ProcessRewardConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Sequence[LabelledSolution], Sequence[LabelledSolution]]:
     """Return the solutions for training and the held-out solutions."""
 
-    def encode(source: DataConfig | Path) -> list[LabelledSolution]:
+    def encode(source: DataConfig | Path) -> list[tuple[object, LabelledSolution]]:
         marks = {"placeholder": config.placeholder, "first_step": config.first_step}
-        return encode_solutions(
-            tokenizer,
-            solutions(source, **marks),
-            max_tokens=config.training.max_tokens,
-            separator=config.separator,
+        limits = config.training.row_limits
+        found = encode_solutions(
+            tokenizer, solutions(source, **marks), separator=config.separator, **limits
         )
+        return [(row.prompt or row.steps[0], s) for row, s in found]  # it begins with a step, then
 
-    found = encode(resolve_source("process_reward.data", config.data, "dataset", inputs))
+    train = encode(resolve_source("process_reward.data", config.data, "dataset", inputs))
     if config.eval_data:
-        return found, encode(config.eval_data)
-    size = round(config.heldout_fraction * len(found))
-    return found[size:], found[:size]
+        heldout = encode(config.eval_data)
+    else:
+        train, heldout = split_by_prompt(train, config.heldout_fraction, lambda item: item[0])
+    return [solution for _, solution in train], [solution for _, solution in heldout]
 
 
 def _heldout_metrics(

@@ -13,13 +13,14 @@ from stages.files import write_jsonl
 from stages.sampling.scored_groups import sample_and_score, usable
 from stages.sampling.selection import SELECTIONS, without_repeats
 from training_core.errors import DataError
+from training_core.rewards.reward import component_means
 
 
 def run(config: RejectionSamplingConfig, inputs: Inputs, context: Context) -> Result:
     """Write `data.jsonl` with {prompt, response, finished, reward} per kept response.
 
     Metrics: `prompts`, `kept` (responses), `prompts_kept`, `duplicates` (dropped), `mean_reward` of
-    all rollouts, `best_reward` of the kept ones.
+    all rollouts, `best_reward` of the kept ones; `component_<name>`, if the reward has parts.
     """
     groups = sample_and_score(config, inputs, context)
     select, settings = SELECTIONS[config.select.name], config.select.model_dump(exclude={"name"})
@@ -38,6 +39,7 @@ def run(config: RejectionSamplingConfig, inputs: Inputs, context: Context) -> Re
             "response": s.rollout.text,
             "finished": s.rollout.is_finished,
             "reward": s.reward,
+            **({"components": dict(s.components)} if s.components else {}),
         }
         for s in kept
     ]
@@ -49,5 +51,6 @@ def run(config: RejectionSamplingConfig, inputs: Inputs, context: Context) -> Re
         "duplicates": float(len(chosen) - len(kept)),
         "mean_reward": fmean(s.reward for group in groups for s in group),
         "best_reward": fmean(s.reward for s in kept),
+        **component_means([s for group in groups for s in group]),
     }
-    return Result("dataset", metrics)
+    return Result(metrics)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_pairs
+from stages.batches.heldout_split import split_by_prompt
 from stages.batches.micro_batches import Pairs, micro_batches, sharing_pays
 from stages.configs.data_config import DataConfig
 from stages.configs.reward_model_config import RewardModelConfig
@@ -20,12 +23,17 @@ from stages.training.fit import fit, save_model
 from stages.training.heldout_metrics import pair_metrics, pair_scores
 from training_core.algorithms.reward_losses import REWARD_LOSSES
 from training_core.data import chat
+from training_core.data.templates import ending_at_the_response
+from training_core.errors import DataError
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows
 from training_core.models.scalar_head import sequence_scores
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import pairwise_reward
 from training_core.types import Pair
+
+SMALLEST_STD = 1e-6
+"""Standard deviation of scores below which single precision may have made all of it."""
 
 
 def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
@@ -38,11 +46,11 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
     """
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id = chat.pad_id(tokenizer)
-    pairs, heldout = _pairs(config, inputs, tokenizer)
+    pairs, heldout = pairs_of(config, inputs, tokenizer)
 
     options = config.model.load_options(seed=config.seed)
     model = hub.load_scalar_model(inputs["policy"], options=options).to(best_device())
-    shares = sharing_pays(model, pairs, pad_id, sequence_scores)
+    shares = sharing_pays(model, pairs, pad_id, sequence_scores, is_sum=False)
     packs = packs_rows(model)
     train, test = (Pairs(some, pad_id, model.device, shares, packs) for some in (pairs, heldout))
     loss = partial(REWARD_LOSSES[config.loss], centering_coef=config.centering_coef)
@@ -74,25 +82,40 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         "reward_std": float(scores.std()),
         **(measure() if heldout else {}),
     }
+    _require_scale(metrics["reward_mean"], metrics["reward_std"], model.dtype)
     model.config.reward_mean = metrics["reward_mean"]
     model.config.reward_std = metrics["reward_std"]
     model.config.pad_token_id = pad_id
+    tokenizer.chat_template = ending_at_the_response(tokenizer.get_chat_template())
     save_model(model, tokenizer, context)
-    return Result("reward_model", metrics)
+    return Result(metrics)
 
 
-def _pairs(
+def _require_scale(mean: float, std: float, dtype: torch.dtype) -> None:
+    """Refuse a model whose scores differ by no more than rounding: dividing by std would blow up.
+
+    The head starts at zero, so a model that learned nothing has a standard deviation near 0.
+    """
+    noise = SMALLEST_STD + torch.finfo(dtype).eps * abs(mean)
+    if not (math.isfinite(mean) and noise < std < math.inf):
+        raise DataError(
+            "the trained reward model gives all training responses nearly one score: mean "
+            f"{mean:.3g}, standard deviation {std:.3g}, expected more than {noise:.3g}. Look at "
+            "the pairs and at the loss in metrics.jsonl; train longer, or raise the learning rate"
+        )
+
+
+def pairs_of(
     config: RewardModelConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Sequence[Pair], Sequence[Pair]]:
     """Return the pairs for training and the held-out pairs."""
 
     def encode(source: DataConfig | Path) -> list[Pair]:
         rows = preferences(source)
-        pairs = encode_pairs(tokenizer, rows, max_tokens=config.training.max_tokens)
+        pairs = encode_pairs(tokenizer, rows, **config.training.row_limits)
         return pairs if config.use_margin else [replace(pair, margin=0.0) for pair in pairs]
 
     pairs = encode(resolve_source("reward_model.data", config.data, "dataset", inputs))
     if config.eval_data:
         return pairs, encode(config.eval_data)
-    size = round(config.heldout_fraction * len(pairs))
-    return pairs[size:], pairs[:size]
+    return split_by_prompt(pairs, config.heldout_fraction, lambda pair: pair.chosen.prompt_ids)

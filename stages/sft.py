@@ -58,20 +58,20 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     metrics = {"examples": float(len(train.examples))}
     if heldout_rows:
         metrics |= before_and_after(before, measure())
-    return Result("policy", metrics)
+    return Result(metrics)
 
 
 def _encode(
     config: SftConfig, tokenizer: PreTrainedTokenizerBase, source: DataConfig | Path
 ) -> Sequence[Example]:
 
-    limit = config.training.max_tokens
+    limits = config.training.row_limits
     if config.rows == "texts":
-        return encode_texts(tokenizer, datasets.texts(source), max_tokens=limit)
+        return encode_texts(tokenizer, datasets.texts(source), **limits)
     return encode_demonstrations(
         tokenizer,
         datasets.demonstrations(source),
-        max_tokens=limit,
         train_on=config.train_on,
         reward_suffix=config.reward_suffix,
+        **limits,
     )

@@ -1,6 +1,6 @@
 """From tokenised examples to the micro-batches of each step.
 
-A collator has the items of a dataset and their lengths as rows, and puts some of them into tensors.
+A collator holds the items of a dataset, knows their lengths, and converts some of them to tensors.
 Everything else (the items of a step, their division into micro-batches) is the same for all.
 """
 
@@ -30,14 +30,16 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 SHARING_PAYS = 0.95
-"""Prompts are shared if that leaves less than this fraction of the tokens."""
-SHARING_GAP = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""Largest difference of a sequence's log-probability or score that counts as rounding."""
-SHARING_GAP_HALF = 0.5
+"""Prompts are shared if this reduces the number of tokens to less than this fraction."""
+ROUNDING = {torch.float64: 1e-6, torch.float32: 1e-3}
+"""Largest difference of a score, or of a sum over a short sequence, that counts as rounding."""
+ROUNDING_HALF = 0.5
+SHORT_TOKENS = 100
+"""Beyond so many trained tokens the rounding of a sum grows with their number."""
 
 
 class Collator(Protocol[T_co]):
-    """Items of a dataset that can be put into tensors."""
+    """Items of a dataset that can be converted to tensors."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -203,6 +205,8 @@ def sharing_pays(
     pairs: Sequence[Pair],
     pad_id: int,
     measure: Callable[[nn.Module, Batch], Tensor],
+    *,
+    is_sum: bool,
 ) -> bool:
     """Return whether to compute the prompt of each pair only once; the log has the result.
 
@@ -210,10 +214,11 @@ def sharing_pays(
     a pair of average length and the longest pair must give the same numbers.
 
     Args:
-        model: for which the batches are made.
-        pairs: all of them.
+        model: the model that gets the batches.
+        pairs: all pairs of the dataset.
         pad_id: token id for padding.
         measure: (model, batch) -> [S], one number per sequence.
+        is_sum: whether the number is a sum over the trained tokens; see `rounding`.
     """
     if not pairs or not can_branch(model):
         return False
@@ -224,13 +229,31 @@ def sharing_pays(
         return False
     middling = min(groups, key=lambda g: abs(row_length(g) - shared / len(groups)))
     some = (middling, max(groups, key=row_length))
-    gap = max(_sharing_gap(model, group, pad_id, measure) for group in some)
-    is_exact = gap <= SHARING_GAP.get(model.dtype, SHARING_GAP_HALF)
+    gaps = [_sharing_gap(model, group, pad_id, measure) for group in some]
+    limits = [rounding(model.dtype, group if is_sum else ()) for group in some]
+    is_exact = all(gap <= limit for gap, limit in zip(gaps, limits, strict=True))
     if is_exact:
-        log.info("prompts are computed once per pair: %.0f %% of the tokens", 100 * shared / apart)
+        left = 100 * shared / apart
+        log.info("prompts are computed once per pair: this leaves %.0f %% of the tokens", left)
     else:
-        log.warning("prompts are not shared: that would change a sequence's number by %.3g", gap)
+        log.warning(
+            "prompts are computed twice per pair: sharing them would change results by %.3g "
+            "(rounding: %.3g)",
+            max(gaps),
+            max(limits),
+        )
     return is_exact
+
+
+def rounding(dtype: torch.dtype, sequences: Sequence[Example] = ()) -> float:
+    """Return the largest difference that counts as rounding.
+
+    Args:
+        dtype: of the computation.
+        sequences: if the number is a sum over their trained tokens; the longest one counts.
+    """
+    tokens = max((sum(example.loss_mask) for example in sequences), default=0)
+    return ROUNDING.get(dtype, ROUNDING_HALF) * max(1.0, tokens / SHORT_TOKENS)
 
 
 @torch.no_grad()

@@ -131,8 +131,8 @@ def mismatch(examples: Sequence[Example], *, seed: int, max_tokens: int) -> list
 
 
 def _split(example: Example) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    first = example.loss_mask.index(1)
-    return example.input_ids[:first], example.input_ids[first:]
+    prompt = example.prompt_ids
+    return prompt, example.input_ids[len(prompt) :]
 
 
 def unpaired_batches(

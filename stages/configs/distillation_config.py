@@ -6,11 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stages.configs.block import Block, StageConfig, semantic
+from stages.configs.block import Block, semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.sampling_config import RolloutConfig
 from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
+from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import TrainingConfig
 
 
@@ -35,8 +36,10 @@ class JsdConfig(Block):
     )
 
 
-class DistillationConfig(StageConfig):
+class DistillationConfig(TrainedStageConfig):
     """Configuration of distillation."""
+
+    heldout_metrics = ("heldout_divergence",)
 
     divergence: Annotated[
         ForwardKlConfig | ReverseKlConfig | JsdConfig, Field(discriminator="name")
@@ -74,7 +77,7 @@ class DistillationConfig(StageConfig):
 
 STAGE = StageRecord(
     name="distillation",
-    version=1,
+    version=2,
     config=DistillationConfig,
     makes="policy",
     required={"policy": "policy", "teacher": "policy"},

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pydantic import ValidationInfo, field_validator
 
-from stages.configs.block import StageConfig, semantic
+from stages.configs.block import semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.loss_config import DpoLossConfig, PairLossConfig, PreferenceLossConfig
-from stages.configs.model_config import ModelConfig
+from stages.configs.model_config import PreferenceModelConfig
 from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
+from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import TrainingConfig
 
 
-class DpoConfig(StageConfig):
+class DpoConfig(TrainedStageConfig):
     """Configuration of DPO."""
+
+    heldout_metrics = ("heldout_accuracy", "heldout_margin")
 
     loss: PreferenceLossConfig = semantic(DpoLossConfig(), "Loss of a pair.")
     nll_coef: float = semantic(
@@ -25,7 +28,9 @@ class DpoConfig(StageConfig):
     )
     data: DataConfig | None = semantic(None, "Preference pairs; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(None, "Held-out pairs for the `heldout_…` metrics.")
-    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    model: PreferenceModelConfig = semantic(  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
+        PreferenceModelConfig(), "Options for loading the model."
+    )
     training: TrainingConfig = semantic(TrainingConfig(), "How the policy is trained.")
 
     @field_validator("nll_coef", mode="before")
@@ -39,7 +44,7 @@ class DpoConfig(StageConfig):
 
 STAGE = StageRecord(
     name="dpo",
-    version=1,
+    version=2,
     config=DpoConfig,
     makes="policy",
     required={"policy": "policy"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import get_args
 
@@ -11,6 +11,18 @@ from pydantic_core import ErrorDetails
 
 UNION_ERRORS = ("union_tag_invalid", "union_tag_not_found", "model_attributes_type")
 """Pydantic's errors about the field `name`, which selects the member of a union."""
+
+REMEDIES = {
+    "int_type": "write a whole number, without quotes",
+    "float_type": "write a number, without quotes",
+    "bool_type": "write true or false",
+    "string_type": "write a text; put it in quotes if it looks like a number or a date",
+    "finite_number": "write a finite number",
+    "tuple_type": "write a list, e.g. [a, b]",
+    "dict_type": "write a block, e.g. {key: value}",
+    "model_type": "write a block, e.g. {key: value}",
+}
+"""Pydantic's type of an error -> what to do."""
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -32,17 +44,29 @@ def models_in(annotation: object) -> list[type[BaseModel]]:
 
 def _explain_one(error: ErrorDetails, model: type[BaseModel]) -> str:
     path = ".".join(str(part) for part in error["loc"])
-    if not path:  # a rule about several keys; its message names them
-        return error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:  # a rule about several keys; its message names them
+        return message
+    if error["type"] == "value_error" and isinstance(error["input"], Mapping):  # also such a rule
+        return f"{path}: {message}"
+    if error["type"] == "missing":
+        return f"{path} is missing; add it"
     if error["type"] in UNION_ERRORS and (names := _names_at(model, error["loc"])):
         return f"{path}: {_explain_union(error, names)}"
     if error["type"] != "extra_forbidden":
-        return f"{path}: {error['msg']} (found {error['input']!r:.80})"
+        return f"{path}: {_explain_value(error, message)}"
     members = _models_at(model, error["loc"][:-1])
     known = list(members[0].model_fields) if len(members) == 1 else []
     near = get_close_matches(str(error["loc"][-1]), known, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"known are: {', '.join(known)}"
     return f"{path}: unknown key; {hint}"
+
+
+def _explain_value(error: ErrorDetails, message: str) -> str:
+    if error["input"] is None:
+        return "expected a value, found null; write one, or leave the key out"
+    remedy = REMEDIES.get(error["type"], "change it")
+    return f"{message} (found {error['input']!r:.80}); {remedy}"
 
 
 def _explain_union(error: ErrorDetails, names: Sequence[str]) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from stages.configs.block import StageConfig, semantic
+from stages.configs.block import semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.loss_config import KtoLossConfig
-from stages.configs.model_config import ModelConfig
+from stages.configs.model_config import PreferenceModelConfig
 from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
+from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import TrainingConfig
 
 
-class KtoConfig(StageConfig):
+class KtoConfig(TrainedStageConfig):
     """Configuration of KTO."""
+
+    heldout_metrics = ("heldout_margin", "heldout_reward_desirable", "heldout_reward_undesirable")
 
     loss: KtoLossConfig = semantic(KtoLossConfig(), "Loss of a response.")
     data: DataConfig | None = semantic(None, "Rated responses; None uses the input `dataset`.")
@@ -19,7 +22,9 @@ class KtoConfig(StageConfig):
     threshold: float | None = semantic(
         None, "A response is good if its `score` is at least this value; None reads `label`."
     )
-    model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
+    model: PreferenceModelConfig = semantic(  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
+        PreferenceModelConfig(), "Options for loading the model."
+    )
     training: TrainingConfig = semantic(
         TrainingConfig(),
         "How the policy is trained; use a batch_size of at least 16, because the baseline is a "
@@ -29,7 +34,7 @@ class KtoConfig(StageConfig):
 
 STAGE = StageRecord(
     name="kto",
-    version=1,
+    version=2,
     config=KtoConfig,
     makes="policy",
     required={"policy": "policy", "reference": "policy"},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, 
 
 from pydantic import Field
 
-from stages.configs.block import Block, semantic
+from stages.configs.block import Block, TableEntryConfig, semantic
 
 SMOOTHING = "Assumed share of wrong labels."
 
@@ -18,7 +18,7 @@ def _beta(default: float, description: str) -> Any:
     return semantic(default, description, gt=0)
 
 
-class PairLossConfig(Block):
+class PairLossConfig(TableEntryConfig):
     """The fields of all losses on pairs; each subclass in this module is a choice of `dpo.loss`.
 
     Its name is the name of an entry of `PREFERENCE_LOSSES`, and its other fields are keyword
@@ -29,16 +29,6 @@ class PairLossConfig(Block):
     """Default of `dpo.nll_coef`; a loss that needs the term overrides it."""
 
     beta: float = _beta(0.1, "Strength of the pull to the reference.")
-
-    @property
-    def row(self) -> str:
-        """Name of the entry of `PREFERENCE_LOSSES`."""
-        return type(self).model_fields["name"].default
-
-    @property
-    def hyperparameters(self) -> dict[str, float]:
-        """Keyword arguments of the entry's function."""
-        return self.model_dump(exclude={"name"})
 
 
 class DpoLossConfig(PairLossConfig):

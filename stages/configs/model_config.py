@@ -5,12 +5,16 @@ Importing this module imports neither torch nor transformers.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import replace
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from stages.configs.block import Block, operational, semantic
+from stages.configs.hub_id import require_hub_id
 from training_core.models.options import LoadOptions, LoraOptions
+
+MAX_SCRATCH_WEIGHTS = 1_000_000_000
 
 
 class ScratchModelConfig(Block):
@@ -18,11 +22,29 @@ class ScratchModelConfig(Block):
 
     name: Literal["scratch"] = semantic("scratch", "Kind of the base model.")
     hidden_size: int = semantic(
-        128, "Width; vLLM on a CPU needs hidden_size / num_heads >= 32.", gt=0
+        128, "Width; vLLM on a CPU needs hidden_size / num_heads >= 32.", gt=0, le=65_536
     )
-    num_layers: int = semantic(2, "Number of transformer layers.", gt=0)
-    num_heads: int = semantic(4, "Number of attention heads.", gt=0)
-    intermediate_size: int = semantic(384, "Width of the feed-forward part.", gt=0)
+    num_layers: int = semantic(2, "Number of transformer layers.", gt=0, le=1000)
+    num_heads: int = semantic(4, "Number of attention heads; divides the width.", gt=0)
+    intermediate_size: int = semantic(384, "Width of the feed-forward part.", gt=0, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        """Refuse heads that do not divide the width evenly, and models that are far too large."""
+        if self.hidden_size % (2 * self.num_heads):  # rotary positions turn pairs of numbers
+            raise ValueError(
+                f"hidden_size {self.hidden_size} must be a multiple of 2 * num_heads = "
+                f"{2 * self.num_heads}; change one of them"
+            )
+        weights = (
+            self.num_layers * self.hidden_size * (4 * self.hidden_size + 3 * self.intermediate_size)
+        )
+        if weights > MAX_SCRATCH_WEIGHTS:
+            raise ValueError(
+                f"the layers would have {weights:,} weights, and a scratch model may have at most "
+                f"{MAX_SCRATCH_WEIGHTS:,}; lower num_layers or the widths, or use a trained model"
+            )
+        return self
 
 
 class LocalModelConfig(Block):
@@ -36,7 +58,9 @@ class HubModelConfig(Block):
     """A model of the Hugging Face hub."""
 
     name: Literal["hub"] = semantic("hub", "Kind of the base model.")
-    repo: str = semantic(..., "Repository id.")
+    repo: Annotated[str, AfterValidator(require_hub_id)] = semantic(
+        ..., "Repository id, i.e. owner/name."
+    )
     revision: str = semantic(
         "main", "Branch, tag or commit; a flow resolves it to a commit when it starts."
     )
@@ -47,10 +71,13 @@ BaseModelConfig = Annotated[
 ]
 
 
+ExternalModelConfig = Annotated[LocalModelConfig | HubModelConfig, Field(discriminator="name")]
+
+
 class LoraAdapterConfig(Block):
     """A low-rank adapter: trained instead of the weights, and merged into them when saving."""
 
-    rank: int = semantic(16, "Rank of each matrix's update.", gt=0)
+    rank: int = semantic(16, "Rank of each matrix's update.", gt=0, le=65_536)
     alpha: float = semantic(
         32.0, "The update is scaled by alpha / rank (32: Schulman et al. 2025).", gt=0
     )
@@ -70,8 +97,8 @@ class ModelConfig(Block):
 
     dtype: Literal["float32", "bfloat16"] = semantic(
         "float32",
-        "Type of the weights and the computation. A bfloat16 weight has about 3 digits, so small "
-        "updates are lost: use it with an adapter or an engine that keeps float32 copies.",
+        "Type of the weights and the computation. A trained bfloat16 weight also has a float32 "
+        "copy, because it has only about 3 digits, and small updates would be lost.",
     )
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = operational(
         "auto", "Attention implementation; `auto` uses the default of transformers."
@@ -105,6 +132,25 @@ class ModelConfig(Block):
             )
         return self
 
+    @model_validator(mode="after")
+    def _leaves_something_to_train(self) -> ModelConfig:
+        for pattern in self.frozen:
+            if not pattern.strip("*"):
+                raise ValueError(
+                    f"frozen: '{pattern}' matches every parameter, so nothing would be trained; "
+                    "remove it"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_type_for_its_attention(self) -> ModelConfig:
+        if self.attention == "flash_attention_2" and self.dtype != "bfloat16":
+            raise ValueError(
+                f"attention=flash_attention_2 needs dtype=bfloat16, found {self.dtype}; "
+                "change one of the two"
+            )
+        return self
+
     def untrained(self) -> ModelConfig:
         """Return the options of a model that is not trained, e.g. a reference or a teacher."""
         return self.model_copy(update={"lora": None, "frozen": (), "gradient_checkpointing": False})
@@ -123,3 +169,41 @@ class ModelConfig(Block):
             lora=None if self.lora is None else LoraOptions(**self.lora.model_dump()),
             seed=seed,
         )
+
+
+class FrozenModelsConfig(Block):
+    """How a stage holds the models that it only uses: policies, reference and reward model."""
+
+    dtype: Literal["float32", "bfloat16"] = semantic(
+        "float32",
+        "Type of their weights and computation. PPO's reference has that of the policy instead, so "
+        "that their KL starts at zero.",
+    )
+    offload: bool = operational(
+        False,
+        "Keep their weights in CPU memory, and copy those of a model to the GPU only while it "
+        "computes.",
+    )
+    shard: bool = operational(
+        False,
+        "Divide their weights among the workers; those of one layer at a time are gathered while a "
+        "model computes. With `offload` the parts are in CPU memory, also of a single worker.",
+    )
+
+    def load_options(self) -> LoadOptions:
+        """Return the options for `training_core.models.hub`."""
+        return LoadOptions(dtype=self.dtype)
+
+
+class PreferenceModelConfig(ModelConfig):
+    """How a policy is loaded for training on preferences."""
+
+    dropout: bool = semantic(
+        False,
+        "Keep the dropout of the model's own layers (e.g. 0.1 in GPT-2) in training. With it, the "
+        "policy differs from its reference before the first step; `lora.dropout` is separate.",
+    )
+
+    def load_options(self, *, seed: int) -> LoadOptions:
+        """Return the options for `training_core.models.hub`; see `ModelConfig`."""
+        return replace(super().load_options(seed=seed), dropout=self.dropout)

@@ -19,14 +19,16 @@ class PreferencePairsConfig(GroupSamplingConfig):
         1,
         "1: the best response with the worst. More: the pairs with the largest differences.",
         gt=0,
+        le=1_000_000,
     )
 
 
 STAGE = StageRecord(
     name="preference_pairs",
-    version=1,
+    version=2,
     config=PreferencePairsConfig,
     makes="dataset",
+    rows="preferences",
     required={"policy": "policy"},
     optional={"reward_model": "reward_model"},
     reads=TRAINED_PROMPTS,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from stages.configs.block import StageConfig, semantic
+from stages.configs.block import semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
+from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import TrainingConfig
 
 
-class ProcessRewardConfig(StageConfig):
+class ProcessRewardConfig(TrainedStageConfig):
     """Configuration of the process reward model."""
+
+    heldout_metrics = ("heldout_accuracy", "heldout_majority", "heldout_steps")
 
     data: DataConfig | None = semantic(
         None, "Solutions with labelled steps; None uses the input `dataset`."
@@ -37,7 +40,7 @@ class ProcessRewardConfig(StageConfig):
 
 STAGE = StageRecord(
     name="process_reward",
-    version=1,
+    version=2,
     config=ProcessRewardConfig,
     makes="process_reward_model",
     required={"policy": "policy"},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.configs.block import Block, semantic
 from stages.configs.sampling_config import GroupSamplingConfig
@@ -44,12 +44,23 @@ class RejectionSamplingConfig(GroupSamplingConfig):
         BestOfNConfig | TopKConfig | ThresholdConfig | EveryConfig, Field(discriminator="name")
     ] = semantic(BestOfNConfig(), "Which responses of a prompt are kept.")
 
+    @model_validator(mode="after")
+    def _selects_from_what_it_samples(self) -> Self:
+        """Refuse to keep more responses of a prompt than there are."""
+        if isinstance(self.select, TopKConfig) and self.select.k > self.group_size:
+            raise ValueError(
+                f"select.k {self.select.k} is larger than group_size {self.group_size}, so every "
+                "response would be kept; lower select.k, or use select: {name: every}"
+            )
+        return self
+
 
 STAGE = StageRecord(
     name="rejection_sampling",
-    version=1,
+    version=2,
     config=RejectionSamplingConfig,
     makes="dataset",
+    rows="demonstrations",
     required={"policy": "policy"},
     optional={"reward_model": "reward_model"},
     reads=TRAINED_PROMPTS,

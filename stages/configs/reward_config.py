@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from stages.configs.block import Block, operational, semantic
+from stages.configs.model_config import ExternalModelConfig
+from stages.configs.reward_service_config import HttpRewardConfig, LlmJudgeRewardConfig
+from stages.configs.verifier_config import (
+    AnswerRewardConfig,
+    CodeRewardConfig,
+    LengthRewardConfig,
+    MathsRewardConfig,
+    PatternRewardConfig,
+)
 
 
 class CafeRewardConfig(Block):
@@ -39,13 +49,24 @@ class RewardModelRewardConfig(Block):
     )
 
 
-class PythonRewardConfig(Block):
+class ExternalRewardModelRewardConfig(Block):
+    """A reward model that was trained elsewhere, e.g. as an independent judge of an evaluation."""
+
+    name: Literal["external_reward_model"] = semantic(
+        "external_reward_model", "Name of the reward."
+    )
+    model: ExternalModelConfig = semantic(
+        ...,
+        "Sequence classifier with one label and a chat template; its raw score is the reward.",
+    )
+
+
+class FunctionConfig(Block):
     """A user's Python function; docs/rewards.md describes its arguments and its result.
 
     The function's name and its source are part of the stage key.
     """
 
-    name: Literal["python"] = semantic("python", "Name of the reward.")
     path: str = operational(
         ...,
         "`file.py:function`, relative to `data_root`, or an importable `package.module:function`.",
@@ -62,14 +83,12 @@ class PythonRewardConfig(Block):
     @field_validator("arguments")
     @classmethod
     def _are_plain(cls, arguments: dict[str, object]) -> dict[str, object]:
-        expected = "expected what JSON can say"
+        expected = "expected values that JSON can represent"
         try:
             text = json.dumps(arguments, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{expected}: {error}") from error
-        if (
-            json.loads(text) != arguments
-        ):  # e.g. keys that are numbers, because JSON turns them into strings
+        if json.loads(text) != arguments:  # e.g. JSON turns keys that are numbers into strings
             raise ValueError(expected)
         return arguments
 
@@ -85,7 +104,97 @@ class PythonRewardConfig(Block):
         return self.path.rpartition(":")[2]
 
 
+class PythonRewardConfig(FunctionConfig):
+    """A user's Python function of a rollout."""
+
+    name: Literal["python"] = semantic("python", "Name of the reward.")
+
+
+SingleReward: TypeAlias = (
+    CafeRewardConfig
+    | LexiconRewardConfig
+    | RewardModelRewardConfig
+    | ExternalRewardModelRewardConfig
+    | PythonRewardConfig
+    | HttpRewardConfig
+    | LlmJudgeRewardConfig
+    | AnswerRewardConfig
+    | MathsRewardConfig
+    | CodeRewardConfig
+    | PatternRewardConfig
+    | LengthRewardConfig
+)
+"""The rewards that may be parts of others."""
+
+
+class RewardPartConfig(Block):
+    """One of several rewards."""
+
+    reward: Annotated[SingleReward, Field(discriminator="name")] = semantic(..., "The reward.")
+    label: str | None = semantic(
+        None,
+        "Name of its values in metrics and results; None for the name of the reward.",
+        pattern=r"^[a-z][a-z0-9_]*$",
+    )
+
+
+class WeightedPartConfig(RewardPartConfig):
+    """One of several rewards that are added."""
+
+    weight: float = semantic(1.0, "Factor of its values in the sum.")
+
+
+PartConfig = TypeVar("PartConfig", bound=RewardPartConfig)
+
+
+def by_label(parts: Sequence[PartConfig]) -> dict[str, PartConfig]:
+    """Return the parts of a reward by their labels.
+
+    Raises:
+        ValueError: if two parts have the same label.
+    """
+    found: dict[str, PartConfig] = {}
+    for part in parts:
+        label = part.label or part.reward.name
+        if label in found:
+            raise ValueError(
+                f"expected parts with different labels, found '{label}' twice; set `label`"
+            )
+        found[label] = part
+    return found
+
+
+class WeightedRewardConfig(Block):
+    """The weighted sum of several rewards."""
+
+    name: Literal["weighted"] = semantic("weighted", "Name of the reward.")
+    parts: tuple[WeightedPartConfig, ...] = semantic(..., "The rewards.", min_length=1)
+
+    @model_validator(mode="after")
+    def _has_different_labels(self) -> Self:
+        by_label(self.parts)
+        return self
+
+
+class CombinedRewardConfig(FunctionConfig):
+    """A user's Python function of the values of several rewards."""
+
+    name: Literal["combined"] = semantic("combined", "Name of the reward.")
+    parts: tuple[RewardPartConfig, ...] = semantic(..., "The rewards.", min_length=1)
+
+    @model_validator(mode="after")
+    def _has_different_labels(self) -> Self:
+        by_label(self.parts)
+        return self
+
+
 RewardConfig = Annotated[
-    CafeRewardConfig | LexiconRewardConfig | RewardModelRewardConfig | PythonRewardConfig,
-    Field(discriminator="name"),
+    SingleReward | WeightedRewardConfig | CombinedRewardConfig, Field(discriminator="name")
 ]
+
+
+def rewards_in(reward: BaseModel | None) -> list[BaseModel]:
+    """Return the configs of the rewards that a reward is made of; its own if it has no parts."""
+    if isinstance(reward, WeightedRewardConfig | CombinedRewardConfig):
+        return [part.reward for part in reward.parts]
+    return [] if reward is None else [reward]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stages.configs.block import StageConfig, semantic
+from stages.configs.block import semantic
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
+from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import TrainingConfig
 
 
-class RewardModelConfig(StageConfig):
+class RewardModelConfig(TrainedStageConfig):
     """Configuration of the reward model."""
+
+    heldout_metrics = ("heldout_accuracy", "heldout_margin")
 
     data: DataConfig | None = semantic(None, "Preference pairs; None uses the input `dataset`.")
     eval_data: DataConfig | None = semantic(
@@ -34,7 +37,7 @@ class RewardModelConfig(StageConfig):
 
 STAGE = StageRecord(
     name="reward_model",
-    version=1,
+    version=2,
     config=RewardModelConfig,
     makes="reward_model",
     required={"policy": "policy"},

@@ -43,13 +43,15 @@ class StageRecord:
         version: raised if the results change for an unchanged config; part of the stage key.
         config: class of its config.
         makes: kind of the artifact.
+        rows: kind of its rows, for a dataset.
         required: kind of each required input, by role.
         optional: kind of each optional input, by role.
         families: kind of further inputs, by prefix of their roles, e.g. `policy_`; their number is
             not limited.
-        reads: use of the datasets in its config, by field.
+        reads: use of the datasets in its config, by field; dotted for a field of a block.
         trains: whether it runs the training loop.
         headline: its line in the report; `{metric}` is a number, `{before->after}` is a change.
+        heldout_headline: its line instead, if it has measured all metrics of this one.
         curves: titles of the curves in the report, by metric.
     """
 
@@ -57,12 +59,14 @@ class StageRecord:
     version: int
     config: type[StageConfig]
     makes: ArtifactKind
+    rows: RowsName | None = None
     required: Mapping[str, ArtifactKind] = field(default_factory=dict)
     optional: Mapping[str, ArtifactKind] = field(default_factory=dict)
     families: Mapping[str, ArtifactKind] = field(default_factory=dict)
     reads: Mapping[str, DatasetUse] = field(default_factory=dict)
     trains: bool = False
     headline: str = ""
+    heldout_headline: str = ""
     curves: Mapping[str, str] = field(default_factory=dict)
 
     def kind_of(self, role: str) -> ArtifactKind | None:
@@ -79,7 +83,15 @@ class StageRecord:
             ConfigError: if a role is missing or unknown; the message names it.
         """
         if missing := sorted(set(self.required) - set(roles)):
-            raise ConfigError(f"stage '{self.name}' needs the input {missing}")
+            raise ConfigError(f"stage '{self.name}' needs the input {missing}; add it")
+        self.require_known_roles(roles)
+
+    def require_known_roles(self, roles: Collection[str]) -> None:
+        """Check that the stage has all these inputs.
+
+        Raises:
+            ConfigError: for an unknown role; the message names the nearest.
+        """
         for role in roles:
             if self.kind_of(role) is None:
                 takes = (*self.required, *self.optional)
@@ -90,7 +102,7 @@ class StageRecord:
 
 
 def trained_rows(rows: RowsName) -> dict[str, DatasetUse]:
-    """Return `reads` of a stage that trains on `data` and evaluates on `eval_data`."""
+    """Return the field `reads` for a stage that trains on `data` and evaluates on `eval_data`."""
     return {"data": DatasetUse(rows, is_trained_on=True), "eval_data": DatasetUse(rows)}
 
 

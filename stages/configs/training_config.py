@@ -11,6 +11,15 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from stages.configs.block import Block, operational, semantic
 
+UNKNOWN_LIMIT = 0.02
+UNKNOWN = (
+    "Largest allowed share of tokens that the tokenizer does not know, in each dataset; more stop "
+    "the stage, because the text is lost."
+)
+MAX_EPOCHS = 10_000
+MAX_SEQUENCE_TOKENS = 2**24
+"""Limits far above any use; without them a misspelled number would run for years."""
+
 ScheduleName = Literal["constant", "linear", "cosine", "wsd"]
 
 
@@ -161,11 +170,15 @@ class BestMetricConfig(Block):
 class TrainingConfig(Block):
     """How a model is trained on a fixed dataset."""
 
-    epochs: float = semantic(1.0, "Passes over the data.", gt=0)
+    epochs: float = semantic(1.0, "Passes over the data.", gt=0, le=MAX_EPOCHS)
     batch_size: int = semantic(64, "Examples (or pairs) per optimizer step of all workers.", gt=0)
     max_tokens: int = semantic(
-        1024, "Limit of prompt and response together; longer rows are dropped, never cut.", gt=1
+        1024,
+        "Limit of prompt and response together; longer rows are dropped, never cut.",
+        gt=1,
+        le=MAX_SEQUENCE_TOKENS,
     )
+    unknown_limit: float = operational(UNKNOWN_LIMIT, UNKNOWN, ge=0, le=1)
     optimizer: OptimizerConfig = semantic(AdamWConfig(), "Optimizer and schedule.")
     ema_decay: float | None = semantic(
         None,
@@ -200,6 +213,11 @@ class TrainingConfig(Block):
         gt=0,
     )
 
+    @property
+    def row_limits(self) -> dict[str, Any]:
+        """Keyword arguments of the functions that tokenise rows."""
+        return {"max_tokens": self.max_tokens, "unknown_limit": self.unknown_limit}
+
     @model_validator(mode="after")
     def _knows_what_is_best(self) -> Self:
         """Refuse to export the best checkpoint if no checkpoints are compared."""
@@ -209,5 +227,15 @@ class TrainingConfig(Block):
             raise ValueError(
                 "export: best needs eval_every_steps: with one evaluation, at the end, the best "
                 "weights are the last ones; set eval_every_steps, or export: last"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_an_engine_for_its_optimizer(self) -> Self:
+        """Refuse Muon under DeepSpeed, which divides the matrices that Muon needs whole."""
+        if isinstance(self.engine, DeepSpeedEngineConfig) and self.optimizer.name != "adamw":
+            raise ValueError(
+                f"the engine 'deepspeed' supports only the optimizer 'adamw', found "
+                f"'{self.optimizer.name}'; choose engine: {{name: torch}}, or adamw"
             )
         return self

@@ -3,6 +3,8 @@
 step_datasets   config -> the datasets that a step reads, and how it encodes them
 tokenizer       the tokenizer that all steps of a lifecycle share
 checks          rows and examples -> numbers and problems
+planned_models  model options and lengths of all steps -> problems
+recognition     columns of a file -> the kinds of rows that fit
 token_view      examples -> text with the trained tokens marked
 """
 

@@ -6,11 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from stages.batches.sequences import Encoded, examples_in
+from stages.batches.unknown_tokens import count_unknown
 from stages.data_check.step_datasets import Dataset
-from stages.data_check.token_view import captions, examples_in
-from stages.datasets import Preference, Solution, UnpairedResponse, read
+from stages.data_check.token_view import captions
+from stages.datasets import DataRow, Preference, Solution, UnpairedResponse, read
+from stages.datasets.configured import prompt_key, prompt_of
 from training_core.data.chat import bos_id, eos_id
 from training_core.errors import DataError
 from training_core.types import Example, Prompt
@@ -38,6 +42,7 @@ class Checked:
         problems: in the order in which they were found.
         examples: the first rows, tokenised: caption and sequence.
         prompt_keys: key of every row's prompt, to find the same prompt in another dataset.
+        forms: how its tables were read, in words, each once; the café has none.
     """
 
     dataset: Dataset
@@ -46,10 +51,15 @@ class Checked:
     problems: list[Problem] = field(default_factory=list)
     examples: list[tuple[str, Example]] = field(default_factory=list)
     prompt_keys: frozenset[str] = frozenset()
+    forms: tuple[str, ...] = ()
 
 
 def check(
-    dataset: Dataset, tokenizer: Any, *, first_rows: int | None = None, num_examples: int = 2
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase | None,
+    *,
+    first_rows: int | None = None,
+    num_examples: int = 2,
 ) -> Checked:
     """Read, tokenise and measure a dataset.
 
@@ -76,8 +86,11 @@ def check(
             stops=not reading.are_bad_rows_dropped or not reading.rows,
         )
     rows = reading.rows
-    for text in _about_rows(rows):
-        note(text)
+    for text in (*reading.notes, *_about_rows(rows)):
+        note(text, stops=not rows and not reading.bad)
+    if len({row.is_desirable for row in rows if isinstance(row, UnpairedResponse)}) == 1:
+        is_trained = dataset.is_training and first_rows is None
+        note("every response has the same label; KTO needs both labels", stops=is_trained)
     numbers = {"rows": f"{len(rows):,}", **_labels(rows)}
     examples: list[tuple[str, Example]] = []
     if tokenizer is not None and rows:
@@ -86,12 +99,18 @@ def check(
             note(f"{len(refused)} rows stop the step; the first: {refused[0]}", stops=True)
         sequences = [(e, examples_in(e)) for e in encoded]
         numbers |= _lengths([s for _, s in sequences], dataset.max_tokens)
+        ids = (example.input_ids for _, some in sequences for example in some)
+        unknown = count_unknown(tokenizer, rows, ids)
+        if unknown.count:
+            numbers["unknown"] = f"{unknown.share:.1%}"
+            note(str(unknown), stops=unknown.share > dataset.unknown_limit)
         for text, stops in _about_tokens(tokenizer, encoded, dataset):
             note(text, stops=stops)
         for item, some in sequences[:num_examples]:
             examples += zip(captions(item), some, strict=True)
     keys = frozenset(prompt_key(row) for row in rows)
-    return Checked(dataset, len(rows), numbers, problems, examples, keys)
+    forms = tuple(dict.fromkeys(reading.forms))
+    return Checked(dataset, len(rows), numbers, problems, examples, keys, forms)
 
 
 def overlap(held_out: Checked, trained: Checked) -> Problem | None:
@@ -106,33 +125,35 @@ def overlap(held_out: Checked, trained: Checked) -> Problem | None:
     return Problem(held_out.dataset.name, text, stops=False)
 
 
-def prompt_key(row: Any) -> str:
-    """Return a text that is equal for rows with the same prompt (or, for texts, the same text)."""
-    prompt = getattr(row, "prompt", row)
-    return prompt if isinstance(prompt, str) else repr([(m["role"], m["content"]) for m in prompt])
-
-
-def _encode(dataset: Dataset, tokenizer: Any, rows: Sequence[Any]) -> tuple[list[Any], list[str]]:
+def _encode(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, rows: Sequence[DataRow]
+) -> tuple[list[Encoded], list[str]]:
     """Encode rows without a length limit, to know their lengths; one by one if a row is refused."""
     limit = dataset.max_tokens if isinstance(rows[0], str) else NO_LIMIT
+
+    def encode(some: Sequence[DataRow]) -> list[Encoded]:
+        found = dataset.encode(tokenizer, some, max_tokens=limit)
+        return [item for item in found if item is not None]
+
     try:
-        return list(dataset.encode(tokenizer, rows, max_tokens=limit)), []
+        return encode(rows), []
     except DataError:
         pass
-    encoded, refused = [], []
-    for number, row in enumerate(rows, 1):
+    encoded: list[Encoded] = []
+    refused: list[str] = []
+    for row in rows:
         try:
-            encoded += dataset.encode(tokenizer, [row], max_tokens=limit)
+            encoded += encode([row])
         except DataError as error:
-            refused.append(f"good row {number}: {error}")
+            refused.append(str(error))
     return encoded, refused
 
 
-def _about_rows(rows: Sequence[Any]) -> Iterator[str]:
+def _about_rows(rows: Sequence[DataRow]) -> Iterator[str]:
     times = Counter(repr(row) for row in rows)
     if repeated := sum(n - 1 for n in times.values()):
         yield f"{repeated} rows are exact copies of another row"
-    prompts = [getattr(row, "prompt", row) for row in rows]
+    prompts = [prompt_of(row) for row in rows]
     is_blank = [
         not (p.strip() if isinstance(p, str) else "".join(m["content"] for m in p).strip())
         for p in prompts
@@ -142,24 +163,24 @@ def _about_rows(rows: Sequence[Any]) -> Iterator[str]:
     equal = sum(isinstance(r, Preference) and r.chosen == r.rejected for r in rows)
     if equal:
         yield f"{equal} pairs have the same text as chosen and rejected"
-    if rows and isinstance(rows[0], UnpairedResponse) and len({r.is_desirable for r in rows}) == 1:
-        yield "every response has the same label; KTO needs both labels"
-    if rows and isinstance(rows[0], Solution) and len(set(_step_labels(rows))) == 1:
+    if len(set(_step_labels(rows))) == 1:
         yield "every labelled step has the same label"
 
 
-def _labels(rows: Sequence[Any]) -> dict[str, str]:
-    if rows and isinstance(rows[0], UnpairedResponse):
-        return {"desirable": f"{fmean(row.is_desirable for row in rows):.1%}"}
-    if rows and isinstance(rows[0], Solution):
-        labels = _step_labels(rows)
-        unlabelled = fmean(label is None for row in rows for label in row.labels)
-        return {"right steps": f"{fmean(labels):.1%}", "unlabelled steps": f"{unlabelled:.1%}"}
-    return {}
+def _labels(rows: Sequence[DataRow]) -> dict[str, str]:
+    shares = {
+        "desirable": [row.is_desirable for row in rows if isinstance(row, UnpairedResponse)],
+        "right steps": _step_labels(rows),
+        "unlabelled steps": [
+            label is None for row in rows if isinstance(row, Solution) for label in row.labels
+        ],
+    }
+    return {name: f"{fmean(values):.1%}" for name, values in shares.items() if values}
 
 
-def _step_labels(rows: Sequence[Solution]) -> list[float]:
-    return [label for row in rows for label in row.labels if label is not None]
+def _step_labels(rows: Sequence[DataRow]) -> list[float]:
+    solutions = [row for row in rows if isinstance(row, Solution)]
+    return [label for row in solutions for label in row.labels if label is not None]
 
 
 def _lengths(rows: Sequence[Sequence[Example]], max_tokens: int) -> dict[str, str]:
@@ -180,7 +201,7 @@ def _lengths(rows: Sequence[Sequence[Example]], max_tokens: int) -> dict[str, st
 
 
 def _about_tokens(
-    tokenizer: Any, encoded: Sequence[Any], dataset: Dataset
+    tokenizer: PreTrainedTokenizerBase, encoded: Sequence[Encoded], dataset: Dataset
 ) -> Iterator[tuple[str, bool]]:
     sizes = [max(len(e) for e in examples_in(item)) for item in encoded]
     if too_long := sum(size > dataset.max_tokens for size in sizes):

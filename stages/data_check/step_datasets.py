@@ -10,25 +10,18 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from stages.batches import encoding
+from stages.batches.sequences import Encoded
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
-from stages.configs.data_config import (
-    CafeDataConfig,
-    FileDataConfig,
-    HubDataConfig,
-    MixedDataConfig,
-)
 from stages.configs.stage_record import DatasetUse, RowsName
-from stages.datasets import kinds
+from stages.datasets.configured import SingleSource, datasets_at, kind_of, rows_name
 from stages.datasets.kinds import RowKind
-from stages.datasets.row_types import PromptRow
+from stages.datasets.row_types import PromptRow, row_names
 from training_core.data.chat import encode_prompts
 from training_core.types import Prompt
 
-Encode = Callable[..., Sequence[Any]]
+Encode = Callable[..., Sequence[Encoded | None]]
 """(tokenizer, rows, max_tokens=…) -> examples, pairs, …; None for each row that is too long."""
-
-DataSource = CafeDataConfig | FileDataConfig | HubDataConfig
 
 
 @dataclass(frozen=True)
@@ -42,15 +35,17 @@ class Dataset:
         kind: kind of the rows.
         encode: how the step tokenises the rows.
         max_tokens: longer rows are dropped.
+        unknown_limit: largest share of unknown tokens with which the step runs.
         is_training: whether the step trains on the rows.
     """
 
     step: str
     field: str
-    data: DataSource
+    data: SingleSource
     kind: RowKind[Any]
     encode: Encode
     max_tokens: int
+    unknown_limit: float
     is_training: bool
 
     @property
@@ -67,24 +62,15 @@ def datasets_of(step: str, config: StageConfig) -> Iterator[Dataset]:
         config: config of any stage; the stage's record lists which of its fields are datasets.
     """
     for field, use in stage_of(config).reads.items():
-        data = getattr(config, field)
-        if data is not None:
-            kind, encode = _rows_of(use, config)
-            limit = _max_tokens(config, field)
-            for name, source in _parts(field, data):
-                yield Dataset(step, name, source, kind, encode, limit, use.is_trained_on)
+        for name, source in datasets_at(config, field):
+            kind, encode = kind_of(use, config), _encode_of(use, config)
+            limits = _max_tokens(config, field), _unknown_limit(config, field)
+            yield Dataset(step, name, source, kind, encode, *limits, use.is_trained_on)
 
 
-def _parts(field: str, data: DataSource | MixedDataConfig) -> list[tuple[str, DataSource]]:
-    if isinstance(data, MixedDataConfig):
-        return [(f"{field}.parts.{i}", part.data) for i, part in enumerate(data.parts)]
-    return [(field, data)]
-
-
-def _rows_of(use: DatasetUse, config: StageConfig) -> tuple[RowKind[Any], Encode]:
-    """Return how the stage reads and encodes such rows, with the options of its config."""
-    options = partial(_options_in, config)
-    return ROWS[options("rows").get("rows", use.rows)](options)
+def _encode_of(use: DatasetUse, config: StageConfig) -> Encode:
+    """Return how the stage encodes such rows, with the options of its config."""
+    return ENCODERS[rows_name(use, config)](partial(_options_in, config))
 
 
 def _options_in(config: StageConfig, *fields: str) -> dict[str, Any]:
@@ -95,32 +81,38 @@ def _options_in(config: StageConfig, *fields: str) -> dict[str, Any]:
 def _encode_prompts(
     tokenizer: PreTrainedTokenizerBase, rows: Sequence[PromptRow], *, max_tokens: int
 ) -> list[Prompt | None]:
-    names = [str(i) for i in range(1, len(rows) + 1)]
-    found = encode_prompts(tokenizer, names, [row.prompt for row in rows])
+    found = encode_prompts(tokenizer, row_names(rows), [row.prompt for row in rows])
     return [prompt if len(prompt.input_ids) <= max_tokens else None for prompt in found]
 
 
-ROWS: dict[RowsName, Callable[[Callable[..., Any]], tuple[RowKind[Any], Encode]]] = {
-    "prompts": lambda _: (kinds.PROMPTS, _encode_prompts),
-    "texts": lambda _: (kinds.TEXTS, encoding.encode_texts),
-    "demonstrations": lambda options: (
-        kinds.DEMONSTRATIONS,
-        partial(encoding.demonstration_examples, **options("train_on", "reward_suffix")),
+ENCODERS: dict[RowsName, Callable[[Callable[..., Any]], Encode]] = {
+    "prompts": lambda _: _encode_prompts,
+    "texts": lambda _: encoding.encode_texts,
+    "demonstrations": lambda options: partial(
+        encoding.demonstration_examples, **options("train_on", "reward_suffix")
     ),
-    "preferences": lambda _: (kinds.PREFERENCES, encoding.pair_examples),
-    "unpaired_responses": lambda options: (
-        kinds.unpaired_responses(options("threshold")["threshold"]),
-        encoding.unpaired_examples,
-    ),
-    "solutions": lambda options: (
-        kinds.solutions(**options("placeholder", "first_step")),
-        partial(encoding.solution_examples, **options("separator")),
-    ),
+    "preferences": lambda _: encoding.pair_examples,
+    "unpaired_responses": lambda _: encoding.unpaired_examples,
+    "solutions": lambda options: partial(encoding.solution_examples, **options("separator")),
 }
-"""Kind of rows -> how they are read and encoded, with the options of the config."""
+"""Kind of rows -> how they are encoded, with the options of the config."""
 
 
 def _max_tokens(config: Any, field: str) -> int:
-    if field == "prompts":
+    if _are_prompts(field):
         return config.rollouts.max_tokens - config.rollouts.max_response_tokens
-    return config.training.max_tokens
+    return _limits_of(config, field).max_tokens
+
+
+def _unknown_limit(config: Any, field: str) -> float:
+    return _limits_of(config, field).unknown_limit
+
+
+def _limits_of(config: Any, field: str) -> Any:
+    """Return the block with the limits of a field's rows."""
+    is_sampled = _are_prompts(field) or field == "pretraining_data"
+    return config.rollouts if is_sampled else config.training
+
+
+def _are_prompts(field: str) -> bool:
+    return field.rpartition(".")[2] in ("prompts", "exclude")

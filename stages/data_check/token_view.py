@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from stages.batches.sequences import Encoded
 from training_core.types import Example, LabelledSolution, Pair, Prompt, UnpairedExample
 
 
-def examples_in(encoded: Any) -> tuple[Example, ...]:
-    """Return the sequences of an encoded row; no token of a prompt is trained."""
-    match encoded:
-        case Example():
-            return (encoded,)
-        case Pair(chosen=chosen, rejected=rejected):
-            return (chosen, rejected)
-        case UnpairedExample(example=example) | LabelledSolution(example=example):
-            return (example,)
-        case Prompt(input_ids=ids):
-            return (Example(ids, (0,) * len(ids)),)
-    raise TypeError(f"expected an example, found {type(encoded).__name__}")
-
-
-def captions(encoded: Any) -> tuple[str, ...]:
+def captions(encoded: Encoded) -> tuple[str, ...]:
     """Return a caption for each sequence of `examples_in`."""
     match encoded:
         case Pair():
@@ -38,7 +26,7 @@ def captions(encoded: Any) -> tuple[str, ...]:
     return ("example",)
 
 
-def marked_text(tokenizer: Any, example: Example) -> list[tuple[str, bool]]:
+def marked_text(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[tuple[str, bool]]:
     """Return the text of an example in pieces, each with whether it is trained.
 
     Special tokens are part of the text.

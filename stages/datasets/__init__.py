@@ -11,14 +11,15 @@ from pathlib import Path
 from stages.configs.data_config import DataConfig
 from stages.datasets import kinds
 from stages.datasets.lexicon import read_lexicon
-from stages.datasets.message_columns import Messages
 from stages.datasets.reading import Reading, load, read
 from stages.datasets.row_types import (
+    DataRow,
     Demonstration,
     Preference,
     PromptRow,
     Solution,
     UnpairedResponse,
+    row_names,
 )
 
 PLACEHOLDER = "ки"
@@ -28,8 +29,8 @@ FIRST_STEP = "Step 1:"
 __all__ = [
     "FIRST_STEP",
     "PLACEHOLDER",
+    "DataRow",
     "Demonstration",
-    "Messages",
     "Preference",
     "PromptRow",
     "Reading",
@@ -40,6 +41,7 @@ __all__ = [
     "prompts",
     "read",
     "read_lexicon",
+    "row_names",
     "solutions",
     "texts",
     "unpaired_responses",

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from stages.datasets import shapes
-from stages.datasets.message_columns import Messages, common_beginning
+from stages.datasets.pair_rows import pairs_in
+from stages.datasets.prompt_columns import PROMPT_ROLES, prompt_of, tree_in
 from stages.datasets.row import Row
 from stages.datasets.row_types import (
     Demonstration,
-    Preference,
     PromptRow,
     Solution,
     UnpairedResponse,
 )
 from stages.datasets.shapes import Shape
+from stages.datasets.solution_rows import solution
+from stages.datasets.trees import best_path, messages_along
+from training_core.messages import Messages
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -27,10 +30,11 @@ class RowKind(Generic[T_co]):
 
     Attributes:
         name: plural, for error messages.
-        tiers: groups of shapes; the second group is used only if no shape of the first one fits.
+        tiers: groups of shapes; `shapes.recognise` chooses one.
         extras: additional roles that every shape may have.
         read: row -> objects of this kind.
         keeps_columns: whether `read` also uses the columns that have no role.
+        is_judged: whether a further column with a verdict could contradict the rows.
     """
 
     name: str
@@ -38,107 +42,66 @@ class RowKind(Generic[T_co]):
     extras: tuple[str, ...]
     read: Callable[[Row], Sequence[T_co]]
     keeps_columns: bool = False
+    is_judged: bool = False
 
-
-def _prompt_of(row: Row) -> Messages:
-    role = row.first("prompt", "question", "instruction", "input")
-    prompt = row.messages(role, "user")
-    if role == "instruction" and row.has("input") and row.value("input"):
-        joined = f"{row.text('instruction')}\n\n{row.text('input')}"
-        prompt = ({"role": "user", "content": joined},)
-    if row.has("system") and row.value("system"):
-        return ({"role": "system", "content": row.text("system")}, *prompt)
-    return prompt
+    def has_role(self, role: str) -> bool:
+        """Whether a shape of this kind has a role."""
+        return any(role in shape.needs for tier in self.tiers for shape in tier)
 
 
 def _answered(row: Row) -> tuple[Messages, str]:
-    """Return prompt and response of a row with one conversation or with two columns."""
+    """Return prompt and response of a row with a conversation, with two columns or with a tree."""
+    if row.has("tree"):
+        *path, last = best_path(tree_in(row)) or (None,)
+        if last is None:
+            raise row.error("tree", "a message with an answer of the assistant", row.value("tree"))
+        return tuple(path), last["content"]
     conversation = row.first("messages", "conversations")
     if row.has(conversation):
         *prompt, last = row.answered(conversation, "user")
         if not prompt:
             raise row.error(conversation, "a prompt, then a non-empty assistant message", last)
         return tuple(prompt), last["content"]
-    role = row.first("response", "completion", "output")
+    role = row.first("response", "completion", "output", "answer", "solution", "assistant")
     *between, last = row.answered(role, "assistant")
-    return (*_prompt_of(row), *between), last["content"]
+    return (*prompt_of(row), *between), last["content"]
 
 
 def _demonstration(row: Row) -> list[Demonstration]:
     prompt, response = _answered(row)
-    return [Demonstration(prompt, response, row.flag("finished"), row.number("reward"))]
+    finished, reward = row.flag("finished"), row.number("reward")
+    return [Demonstration(prompt, response, finished, reward, where=row.where)]
 
 
 def _text(row: Row) -> list[str]:
     return [row.text(row.first("text", "input"))]
 
 
-def _preference(row: Row) -> list[Preference]:
-    prompt, chosen, rejected = _pair(row)
-    finished = row.flag("chosen_finished"), row.flag("rejected_finished")
-    return [Preference(prompt, chosen, rejected, *finished, row.number("margin") or 0.0)]
-
-
-def _pair(row: Row) -> tuple[Messages, str, str]:
-    if any(row.has(role) for role in ("prompt", "question", "instruction", "input")):
-        prompt = _prompt_of(row)
-        before, chosen = _after(row, "chosen", prompt)
-        other, rejected = _after(row, "rejected", prompt)
-        if before != other:
-            raise row.error("rejected", "the same messages before the answer as in chosen", other)
-        return before, chosen, rejected
-    *prompt, chosen = row.answered("chosen", "assistant")
-    *other, rejected = row.answered("rejected", "assistant")
-    if prompt and prompt == other:
-        return tuple(prompt), chosen["content"], rejected["content"]
-    if prompt or other:
-        expected = "a conversation that differs from `chosen` only in the last message"
-        raise row.error("rejected", expected, other)
-    return _implicit(row, chosen["content"], rejected["content"])
-
-
-def _after(row: Row, role: str, prompt: Messages) -> tuple[Messages, str]:
-    """Return the messages before the answer, and the answer; the column may repeat the prompt."""
-    *before, last = row.answered(role, "assistant")
-    if not before:
-        return prompt, last["content"]
-    if tuple(before[-len(prompt) :]) != prompt:
-        expected = (
-            "one assistant message, or a whole conversation that has the prompt before its answer"
-        )
-        raise row.error(role, expected, before)
-    return tuple(before), last["content"]
-
-
-def _implicit(row: Row, chosen: str, rejected: str) -> tuple[Messages, str, str]:
-    prompt = common_beginning(chosen, rejected)
-    rest, other = chosen[len(prompt) :], rejected[len(prompt) :]
-    if not prompt or not rest.strip() or not other.strip():
-        expected = (
-            "a field 'prompt', or texts in chosen and rejected that begin with the same words"
-        )
-        raise row.error("chosen", expected, chosen)
-    return ({"role": "user", "content": prompt},), rest, other
-
-
 def _rating(verdict: Callable[[Row], bool]) -> Callable[[Row], list[UnpairedResponse]]:
     def read(row: Row) -> list[UnpairedResponse]:
-        if row.has("chosen") and row.has("rejected"):
-            (p,) = _preference(row)
+        if "chosen" in row.values or "first" in row.values:
             return [
-                UnpairedResponse(p.prompt, p.chosen, True, p.chosen_finished),
-                UnpairedResponse(p.prompt, p.rejected, False, p.rejected_finished),
+                UnpairedResponse(p.prompt, *side, where=row.where)
+                for p in pairs_in(row)
+                for side in (
+                    (p.chosen, True, p.chosen_finished),
+                    (p.rejected, False, p.rejected_finished),
+                )
             ]
         prompt, response = _answered(row)
-        return [UnpairedResponse(prompt, response, verdict(row), row.flag("finished"))]
+        verdicts = verdict(row), row.flag("finished")
+        return [UnpairedResponse(prompt, response, *verdicts, where=row.where)]
 
     return read
 
 
 def _is_labelled(row: Row) -> bool:
     value = row.value("label")
-    if value not in (0, 1):  # True and False are these
-        expected = "true, false, 1 or 0 (for a score, set `threshold`)"
+    if value not in (0, 1):  # True == 1 and False == 0
+        expected = (
+            "true, false, 1 or 0 (for a score, set `threshold` and map it with "
+            "`columns: {score: <column>}`)"
+        )
         raise row.error("label", expected, value)
     return bool(value)
 
@@ -147,68 +110,16 @@ def _is_over(threshold: float) -> Callable[[Row], bool]:
     return lambda row: row.scalar(row.first("score", "reward", "rating"), float) >= threshold
 
 
-def _solution(placeholder: str, first_step: str | None) -> Callable[[Row], list[Solution]]:
-    def read(row: Row) -> list[Solution]:
-        if row.has("value"):
-            prompt, steps = _marked_steps(row, placeholder, first_step)
-            role, labels = "value", tuple(row.items("value"))
-        else:
-            prompt = row.messages("prompt", "user")
-            steps = row.texts(row.first("steps", "completions"))
-            role = row.first("step_labels", "labels")
-            labels = tuple(row.items(role))
-        if len(labels) != len(steps):
-            raise row.error(role, f"{len(steps)} labels, one per step", f"{len(labels)} labels")
-        found = tuple(_step_label(row, role, label) for label in labels)
-        if all(label is None for label in found):
-            raise row.error(role, "a label for at least one step", labels)
-        return [Solution(prompt, steps, found)]
-
-    return read
-
-
-def _marked_steps(
-    row: Row, placeholder: str, first_step: str | None
-) -> tuple[Messages, tuple[str, ...]]:
-    *pieces, rest = row.text("input").split(placeholder)
-    if not pieces or rest.strip():
-        raise row.error("input", f"steps that each end with the mark '{placeholder}'", rest)
-    if first_step is None:
-        return (), tuple(piece.strip() for piece in pieces)
-    question, mark, step = pieces[0].partition(first_step)
-    if not mark or not question.strip():
-        expected = f"a question, then a first step that begins with '{first_step}'"
-        raise row.error("input", expected, pieces[0])
-    steps = (mark + step, *pieces[1:])
-    return ({"role": "user", "content": question.strip()},), tuple(s.strip() for s in steps)
-
-
-def _step_label(row: Row, role: str, label: object) -> float | None:
-    if label is None:
-        return None
-    if label in ("+", "-"):
-        return float(label == "+")
-    if isinstance(label, bool | int | float) and 0 <= label <= 1:
-        return float(label)
-    raise row.error(role, "true, false, '+', '-', a number from 0 to 1, or null per step", label)
-
-
 def _prompt(row: Row) -> list[PromptRow]:
-    return [PromptRow(_asked(row), row.others)]
+    return [PromptRow(_asked(row), row.others, where=row.where)]
 
 
 def _asked(row: Row) -> Messages:
-    role = row.first(
-        "prompt",
-        "messages",
-        "conversations",
-        "context_messages",
-        "instruction",
-        "input",
-        "question",
-    )
-    if role in ("instruction", "input", "question"):
-        return _prompt_of(row)
+    if row.has("tree"):
+        return messages_along([tree_in(row)])
+    role = row.first("prompt", "messages", "conversations", "context_messages", *PROMPT_ROLES)
+    if role in PROMPT_ROLES and role not in ("prompt", "context_messages"):
+        return prompt_of(row)
     found = row.messages(role, "user")
     while role in ("messages", "conversations") and found and found[-1]["role"] == "assistant":
         found = found[:-1]
@@ -218,17 +129,25 @@ def _asked(row: Row) -> Messages:
 
 
 DEMONSTRATIONS = RowKind(
-    "demonstrations", [shapes.DEMONSTRATIONS], ("finished", "reward", "system"), _demonstration
+    "demonstrations",
+    [shapes.DEMONSTRATIONS, shapes.OTHER_DEMONSTRATIONS],
+    ("finished", "reward", "system"),
+    _demonstration,
 )
 TEXTS = RowKind("texts", [shapes.TEXTS], (), _text)
 PREFERENCES = RowKind(
     "preferences",
-    [shapes.PREFERENCES],
+    [shapes.PREFERENCES, (*shapes.JUDGED_PAIRS, *shapes.TREES)],
     ("margin", "chosen_finished", "rejected_finished", "system"),
-    _preference,
+    pairs_in,
+    is_judged=True,
 )
 PROMPTS = RowKind(
-    "prompts", [shapes.PROMPTS, shapes.OTHER_PROMPTS], ("system",), _prompt, keeps_columns=True
+    "prompts",
+    [shapes.PROMPTS, shapes.OTHER_PROMPTS, shapes.MORE_PROMPTS],
+    ("system",),
+    _prompt,
+    keeps_columns=True,
 )
 
 
@@ -236,10 +155,12 @@ def unpaired_responses(threshold: float | None) -> RowKind[UnpairedResponse]:
     """Build the kind for labelled responses: by a label, or by a score of at least `threshold`."""
     verdicts = ("label",) if threshold is None else ("score", "reward", "rating")
     verdict = _is_labelled if threshold is None else _is_over(threshold)
+    tiers = [shapes.ratings(*verdicts), shapes.other_ratings(*verdicts)]
     extras = ("finished", "chosen_finished", "rejected_finished", "system")
-    return RowKind("ratings", [shapes.ratings(*verdicts)], extras, _rating(verdict))
+    return RowKind("ratings", tiers, extras, _rating(verdict), is_judged=True)
 
 
 def solutions(placeholder: str, first_step: str | None) -> RowKind[Solution]:
     """Build the kind for solutions in steps; see `stages.datasets.solutions`."""
-    return RowKind("solutions", [shapes.SOLUTIONS], (), _solution(placeholder, first_step))
+    tiers = [shapes.SOLUTIONS, shapes.FIRST_ERRORS]
+    return RowKind("solutions", tiers, (), solution(placeholder, first_step))

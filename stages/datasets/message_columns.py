@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-Message = Mapping[str, str]
-Messages = tuple[Message, ...]
+from stages.datasets.turn_forms import EXPECTED, form_of_turn, messages_in
+from training_core.messages import Message, Messages
+from training_core.number_text import as_text
 
-ROLES = ("system", "user", "assistant", "tool")
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "function": "tool", "observation": "tool"}
-UNSEEN_KEYS = ("tool_calls", "reasoning_content", "thinking")
-"""Keys of a message that a template may render but that are not kept here; they must be empty."""
+CONVERSATIONS = ("messages", "conversations", "context_messages")
+"""Roles of whole conversations: there, a list of texts is turns, and so is a list as JSON text."""
 
-EXPECTED = f"a text or a list of {{role, content}} messages with roles of {', '.join(ROLES)}"
 TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
-def messages_of(value: object, author: str) -> Messages | str:
+def messages_of(value: object, author: str, *, is_conversation: bool = False) -> Messages | str:
     """Convert `value` to messages; a text becomes one message of `author`.
 
-    `{from, value}` messages of ShareGPT are supported, too.
+    `turn_forms` has the table of the forms of a list. An answer may be a number.
+
+    Args:
+        value: of a column.
+        author: who says a text that is no list.
+        is_conversation: whether a list may also be texts, the first one of the user, or be written
+            as JSON in a text.
 
     Returns:
         The messages; for an invalid value, a text that describes what was expected.
     """
+    if author == "assistant":
+        value = as_text(value)
+    if is_conversation:
+        value = _with_authors(_parsed(value))
     if isinstance(value, str):
         if not value.startswith("\n\nHuman:"):
             return ({"role": author, "content": value},)
@@ -33,25 +42,30 @@ def messages_of(value: object, author: str) -> Messages | str:
         return EXPECTED
     found: list[Message] = []
     for item in value:
-        message = _message(item)
-        if isinstance(message, str):
-            return message
-        found.append(message)
+        messages = messages_in(item)
+        if isinstance(messages, str):
+            return messages
+        found += messages
     return tuple(found)
 
 
-def _message(item: object) -> Message | str:
-    if not isinstance(item, Mapping):
-        return EXPECTED
-    role = item.get("role", item.get("from"))
-    content = item.get("content", item.get("value"))
-    role = SHAREGPT_ROLES.get(str(role), role)
-    if role not in ROLES or not isinstance(content, str):
-        return EXPECTED
-    for key in UNSEEN_KEYS:
-        if item.get(key):
-            return f"messages without '{key}', which would be lost; write it into `content`"
-    return {"role": role, "content": content}
+def _parsed(value: object) -> object:
+    """Return the list that a text holds as JSON; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    return found if found and all(form_of_turn(turn) for turn in found) else value
+
+
+def _with_authors(value: object) -> object:
+    """Return texts as turns of user and assistant in alternation; any other value as it is."""
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
+        return value
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(value)]
 
 
 def raw_dialogue(text: str) -> Messages | str:
@@ -65,7 +79,7 @@ def raw_dialogue(text: str) -> Messages | str:
     names, contents = parts[::2], [content.strip() for content in parts[1::2]]
     alternates = all(n == ("Human", "Assistant")[i % 2] for i, n in enumerate(names))
     if not alternates or len(names) % 2 or not contents[-1]:
-        return "Human and Assistant in turn, and a non-empty Assistant at the end"
+        return "alternating Human and Assistant turns that end with a non-empty Assistant turn"
     roles = {"Human": "user", "Assistant": "assistant"}
     return tuple(
         {"role": roles[name], "content": content}

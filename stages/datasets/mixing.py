@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 
+from stages.configs.data_config import MAX_ROWS
 from training_core.errors import DataError
 
 
@@ -28,13 +29,14 @@ def mixture_order(
         weights: weight of each part; they need not add up to 1.
         seed: seed of all random choices.
         exhaustion: `first` ends before any part repeats; `all` ends when every row was used.
-        size: number of rows of the mixture; None: as many as `exhaustion` allows.
+        size: number of rows of the mixture; None takes the number that `exhaustion` gives.
 
     Returns:
         (part, row) for each position.
 
     Raises:
-        DataError: if `size` rows would need repeated rows although `exhaustion` is `first`.
+        DataError: if `size` rows would need repeated rows although `exhaustion` is `first`; if the
+            mixture would have more than `MAX_ROWS` rows, e.g. because of a tiny weight.
     """
     shares = [Fraction(w).limit_denominator(10**9) for w in weights]
     shares = [share / sum(shares) for share in shares]
@@ -45,6 +47,12 @@ def mixture_order(
             f"expected at most {natural} rows, where the first part ends, found size {size}; "
             "lower `size`, or set `exhaustion: all` to repeat the shorter parts"
         )
+    if size is None and natural > MAX_ROWS:
+        raise DataError(
+            f"this mixture would have {natural:,} rows, the limit is {MAX_ROWS:,}: with "
+            "`exhaustion: all` a part of small weight makes the others repeat; set `size`, or "
+            "change the weights"
+        )
     counts = quotas(shares, natural if size is None else size)
     rng = random.Random(f"mixture-{seed}")
     rows = [_passes(n, count, rng) for n, count in zip(sizes, counts, strict=True)]
@@ -54,7 +62,7 @@ def mixture_order(
 
 
 def quotas(shares: Sequence[Fraction], size: int) -> list[int]:
-    """Divide `size` rows by `shares` (which add up to 1) with the method of largest remainders."""
+    """Divide `size` rows by `shares` (which add up to 1) with the largest remainder method."""
     exact = [share * size for share in shares]
     counts = [math.floor(x) for x in exact]
     by_rest = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))

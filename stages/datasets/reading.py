@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stages.configs.data_config import (
     CafeDataConfig,
@@ -17,13 +17,12 @@ from stages.configs.data_config import (
 )
 from stages.datasets.kinds import RowKind
 from stages.datasets.mixing import mixture_order
-from stages.datasets.row import Row, is_json_like
-from stages.datasets.shapes import by_role, recognise
+from stages.datasets.row import Row
+from stages.datasets.row_types import PromptedRow
+from stages.datasets.table_rows import form_of, labels_not_used, layout_of, rows_of
+from stages.datasets.turn_order import about_turns
 from training_core.data import cafe
 from training_core.errors import DataError
-
-if TYPE_CHECKING:
-    from stages.datasets.tables import Table
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -49,11 +48,15 @@ class Reading(Generic[T]):
         rows: the good rows.
         bad: the reason for each bad row.
         are_bad_rows_dropped: whether the source is configured to drop bad rows.
+        notes: what is unusual about the source and stops nothing.
+        forms: how each of its tables was read, in words; the café has none.
     """
 
     rows: list[T]
     bad: list[str]
     are_bad_rows_dropped: bool
+    notes: list[str]
+    forms: list[str]
 
 
 def load(kind: RowKind[T], data: DataConfig | Path) -> list[T]:
@@ -73,6 +76,8 @@ def load(kind: RowKind[T], data: DataConfig | Path) -> list[T]:
         )
         return [parts[part][row] for part, row in order]
     reading = read(kind, data)
+    for note in reading.notes:
+        log.warning("%s", note)
     if reading.bad and not reading.are_bad_rows_dropped:
         raise DataError(reading.bad[0])
     if reading.bad:
@@ -83,7 +88,10 @@ def load(kind: RowKind[T], data: DataConfig | Path) -> list[T]:
             "; ".join(reading.bad[:SHOWN_REASONS]),
         )
     if not reading.rows:
-        raise DataError(f"every row is bad; the first: {reading.bad[0]}")
+        first = (
+            f"every row is bad; the first: {reading.bad[0]}" if reading.bad else reading.notes[0]
+        )
+        raise DataError(f"there are no {kind.name}: {first}")
     return reading.rows
 
 
@@ -97,72 +105,63 @@ def read(
     Args:
         kind: the expected kind of its rows.
         data: the source; a directory is the artifact of a stage.
-        first_rows: read only so many rows; None reads all.
+        first_rows: number of rows to read, from the first; None reads all.
 
     Raises:
         DataError: if the source cannot be read, or its columns do not fit.
     """
-    good: list[T] = []
-    bad: list[str] = []
-    for row in _rows(kind, data, first_rows):
-        try:
-            good += kind.read(row)
-        except DataError as error:
-            bad.append(str(error))
     is_lenient = isinstance(data, FileDataConfig | HubDataConfig) and data.skip_bad_rows
-    return Reading(good, bad, is_lenient)
+    found: Reading[T] = Reading([], [], is_lenient, [], [])
+    without: list[str] = []
+    for row in _rows(kind, data, first_rows, found):
+        try:
+            objects = kind.read(row)
+        except DataError as error:
+            found.bad.append(str(error))
+            continue
+        found.rows.extend(objects)
+        without += [] if objects else [row.where]
+    if without:
+        found.notes.insert(
+            0,
+            f"{len(without)} rows have no {kind.name} (the first: {without[0]}): a tie, or no two "
+            "answers with different ranks; they are left out",
+        )
+    found.notes.extend(about_turns([r for r in found.rows if isinstance(r, PromptedRow)]))
+    return found
 
 
 def _rows(
-    kind: RowKind[object],
+    kind: RowKind[T],
     data: CafeDataConfig | FileDataConfig | HubDataConfig | Path,
     first_rows: int | None,
+    found: Reading[T],
 ) -> Iterator[Row]:
     if isinstance(data, CafeDataConfig):
         yield from _cafe_rows(kind, data, first_rows)
         return
     if isinstance(data, Path):
         data = FileDataConfig(path=str(data / "data.jsonl"))
-    from stages.datasets.tables import tables  # noqa: PLC0415 - imports `datasets`: the café needs none
+    from stages.datasets.tables import tables  # noqa: PLC0415 - the café needs no `datasets`
 
-    for table in tables(data, first_rows):
-        yield from _table_rows(kind, table, data.columns)
-
-
-def _table_rows(kind: RowKind[object], table: Table, mapped: Mapping[str, str]) -> Iterator[Row]:
-    columns = by_role(mapped, table.columns, table.origin)
-    shapes = next(
-        (tier for tier in kind.tiers if any(set(s.needs) <= set(columns) for s in tier)),
-        [shape for tier in kind.tiers for shape in tier],
-    )
-    shape = recognise(shapes, tuple(columns), tuple(mapped), table.origin, kind.name)
-    extras = [
-        role for role in kind.extras if role in columns and (role != "system" or role in mapped)
-    ]
-    roles = (*sorted(shape.used(tuple(columns))), *extras)
-    renamed = {role: columns[role] for role in roles}
-    others = [role for role in columns if role not in roles] if kind.keeps_columns else []
-    left_out: set[str] = set()
-    for number, values in zip(table.numbers, table.rows, strict=True):
-        by_name = {role: values.get(column) for role, column in renamed.items()}
-        filled = [column for column, value in values.items() if value is not None]
-        kept = {role: values.get(columns[role]) for role in others}
-        left_out |= (bad := {role for role, value in kept.items() if not is_json_like(value)})
-        kept = {role: value for role, value in kept.items() if role not in bad}
-        yield Row(by_name, f"{table.origin}, row {number}", renamed, filled, kept)
-    if left_out:
-        log.warning(
-            "%s: %s hold more than texts, numbers, lists and mappings; rewards do not get these",
-            table.origin,
-            ", ".join(sorted(left_out)),
-        )
+    has_trees = kind.has_role("tree") and not data.columns
+    for table in tables(data, first_rows, has_trees=has_trees):
+        found.bad.extend(table.bad)
+        if table.numbers:
+            layout = layout_of(kind, table, data.columns)
+            found.forms.append(form_of(table, layout))
+            if kind.is_judged and "tree" not in layout.used:
+                found.notes.extend(labels_not_used(table, layout))
+            yield from rows_of(table, layout)
 
 
 def _cafe_rows(
     kind: RowKind[object], data: CafeDataConfig, first_rows: int | None
 ) -> Iterator[Row]:
     if kind.name not in CAFE_KINDS:
-        raise DataError(f"the café has no {kind.name}; it has {', '.join(CAFE_KINDS)}")
+        raise DataError(
+            f"`name: cafe` has no rows of kind {kind.name}; it has {', '.join(CAFE_KINDS)}"
+        )
     made, change = CAFE_KINDS[kind.name]
     rows = cafe.rows(
         made,

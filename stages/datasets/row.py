@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from stages.datasets.message_columns import Messages, messages_of, says
+from stages.datasets.joined_columns import Unjoined
+from stages.datasets.message_columns import CONVERSATIONS, messages_of, says
 from training_core.errors import DataError
+from training_core.messages import Messages
+from training_core.number_text import as_text
 
 T = TypeVar("T")
 
@@ -19,7 +23,7 @@ class Row:
     Attributes:
         values: value of each role; None if the row has none.
         where: file and row number (1-based).
-        columns: role -> name of its column, if the two differ.
+        columns: role -> name of its column, or the format that joins columns, if they differ.
         filled: columns of the table for which the row has a value.
         others: JSON-like values of the columns without a role, for kinds that keep them.
     """
@@ -35,18 +39,24 @@ class Row:
         return self.values.get(role) is not None
 
     def first(self, *roles: str) -> str:
-        """Return the first of `roles` with a value; if none has a value, the first role."""
-        return next((role for role in roles if self.has(role)), roles[0])
+        """Return the first of `roles` with a value, or else the first one that the table has."""
+        known = next((role for role in roles if role in self.values), roles[0])
+        return next((role for role in roles if self.has(role)), known)
 
     def value(self, role: str) -> object:
         """Return the value for `role`.
 
         Raises:
-            DataError: if there is none.
+            DataError: if there is none, or a format lacks one of its columns.
         """
+        if isinstance(unjoined := self.values.get(role), Unjoined):
+            raise DataError(
+                f"{self.where}, field '{unjoined.column}': expected a text, a number or a list of "
+                f"these for the format of '{role}', found {str(unjoined.found)[:120]!r}"
+            )
         if not self.has(role):
             raise DataError(
-                f"{self.where}: there is no field '{self._column(role)}' "
+                f"{self.where}: there is no field '{self.column(role)}' "
                 f"(found: {', '.join(self.filled)}); map it with `columns: {{{role}: <column>}}`"
             )
         return self.values[role]
@@ -54,7 +64,7 @@ class Row:
     def messages(self, role: str, author: str) -> Messages:
         """Return the value for `role` as messages; a plain text becomes one message of `author`."""
         value = self.value(role)
-        found = messages_of(value, author)
+        found = messages_of(value, author, is_conversation=role in CONVERSATIONS)
         if isinstance(found, str):
             raise self.error(role, found, value)
         return found
@@ -67,8 +77,8 @@ class Row:
         return found
 
     def text(self, role: str) -> str:
-        """Return the value for `role`, which must be a text that is not blank."""
-        value = self.value(role)
+        """Return the value for `role`, which must be a number or a text that is not blank."""
+        value = as_text(self.value(role))
         if not isinstance(value, str) or not value.strip():
             raise self.error(role, "a text that is not blank", value)
         return value
@@ -90,28 +100,35 @@ class Row:
         return value
 
     def scalar(self, role: str, kind: Callable[[Any], T]) -> T:
-        """Return the value for `role`, converted to `kind`."""
+        """Return the value for `role`, converted to `kind`; a number must be finite."""
         try:
-            return kind(self.value(role))
-        except (TypeError, ValueError) as error:
+            found = kind(self.value(role))
+        except (TypeError, ValueError, OverflowError) as error:
             raise self.error(role, f"a {kind.__name__}", self.value(role)) from error
+        if isinstance(found, float) and not math.isfinite(found):  # no comparison finds a NaN
+            raise self.error(role, "a finite number", self.value(role))
+        return found
 
     def number(self, role: str) -> float | None:
         """Return the value for `role` as a float, or None if the row has none."""
         return self.scalar(role, float) if self.has(role) else None
 
     def flag(self, role: str) -> bool:
-        """Return the value for `role` as a bool; True if the row has none."""
-        return bool(self.value(role)) if self.has(role) else True
+        """Return the value for `role`: true, false, 1 or 0; True if the row has none."""
+        value = self.value(role) if self.has(role) else True
+        if value not in (0, 1):  # True == 1 and False == 0; a text would always be true
+            raise self.error(role, "true, false, 1 or 0", value)
+        return bool(value)
 
     def error(self, role: str, expected: str, found: object) -> DataError:
         """Build an error with file, row, field, what was expected and what was found."""
         shown = str(found)[:120]
         return DataError(
-            f"{self.where}, field '{self._column(role)}': expected {expected}, found {shown!r}"
+            f"{self.where}, field '{self.column(role)}': expected {expected}, found {shown!r}"
         )
 
-    def _column(self, role: str) -> str:
+    def column(self, role: str) -> str:
+        """Return the name of the column of `role`, as the file knows it."""
         return self.columns.get(role, role)
 
 

@@ -1,12 +1,20 @@
-"""What a row holds: one frozen type for each kind of row."""
+"""What a row holds: one frozen type for each kind of row.
+
+`where` is the position of a row for error messages, e.g. "pairs.jsonl, row 7". Rows that differ
+only in it are equal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stages.datasets.message_columns import Messages
+from training_core.messages import Messages
+
+
+def _position() -> Any:
+    return field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class Demonstration:
     response: str
     is_finished: bool = True
     reward: float | None = None
+    where: str = _position()
 
 
 @dataclass(frozen=True)
@@ -39,16 +48,18 @@ class Preference:
     chosen_finished: bool = True
     rejected_finished: bool = True
     margin: float = 0.0
+    where: str = _position()
 
 
 @dataclass(frozen=True)
 class UnpairedResponse:
-    """A prompt and one response with a label of its own."""
+    """A prompt and one response with a label."""
 
     prompt: Messages
     response: str
     is_desirable: bool
     is_finished: bool = True
+    where: str = _position()
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class Solution:
     prompt: Messages
     steps: tuple[str, ...]
     labels: tuple[float | None, ...]
+    where: str = _position()
 
 
 @dataclass(frozen=True)
@@ -72,3 +84,17 @@ class PromptRow:
     columns: Mapping[str, Any] = field(
         default_factory=dict, repr=False
     )  # a subset may leave them out
+    where: str = _position()
+
+
+PromptedRow = Demonstration | Preference | PromptRow | Solution | UnpairedResponse
+"""A row of any kind that has a prompt."""
+
+
+def row_names(rows: Sequence[PromptedRow]) -> list[str]:
+    """Return names of the rows' prompts for error messages: the positions, or else numbers."""
+    return [f"of {row.where}" if row.where else str(i) for i, row in enumerate(rows, 1)]
+
+
+DataRow = str | Demonstration | Preference | PromptRow | Solution | UnpairedResponse
+"""A row of any kind; a text is a row of plain text."""

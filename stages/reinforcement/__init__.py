@@ -1,1 +1,1 @@
-"""What reinforcement-learning stages share: the controller, experience and learners."""
+"""What reinforcement-learning stages share: the controller, its parts and its models."""

@@ -88,9 +88,7 @@ ENDINGS: tuple[Ending, ...] = (
         "a failure outside the stage, e.g. of the network",
         may_be_an_echo=True,
     ),
-    Ending(
-        ExitCode.STOPPED, (StoppedError,), TransientError, "stopped on request, with a checkpoint"
-    ),
+    Ending(ExitCode.STOPPED, (StoppedError,), TransientError, "stopped on request"),
 )
 
 

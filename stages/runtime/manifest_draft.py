@@ -11,8 +11,10 @@ from importlib import metadata
 from stages.attempt import Attempt
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
+from stages.configs.placement_config import cpus_apart, gpus_apart
 from stages.contract import Result
-from stages.runtime.store import Manifest, Request, record_files
+from stages.runtime.manifest import Manifest, record_files
+from stages.runtime.store import Request
 from training_core.errors import NonFiniteError
 
 
@@ -33,14 +35,16 @@ def draft_manifest(
     """
     if broken := [name for name, value in result.metrics.items() if not math.isfinite(value)]:
         raise NonFiniteError(f"metrics {broken} of the result are NaN or infinite")
+    spec = find_stage(request.stage)
     files, digest = record_files(attempt.artifact)
-    seconds = time.time() - started
+    seconds, resources = time.time() - started, config.resources
+    workers = resources.num_workers
     return Manifest(
         stage=request.stage,
         step=request.step,
-        version=find_stage(request.stage).version,
+        version=spec.version,
         key=request.key,
-        kind=result.kind,
+        kind=spec.makes,
         attempt=attempt.name,
         config=config.model_dump(mode="json"),
         input_digests=request.input_digests,
@@ -51,8 +55,8 @@ def draft_manifest(
         environment=_environment(),
         cost={
             "seconds": seconds,
-            "cpu_seconds": seconds * config.resources.num_workers * config.resources.num_cpus,
-            "gpu_seconds": seconds * config.resources.num_workers * config.resources.num_gpus,
+            "cpu_seconds": seconds * (workers * resources.num_cpus + cpus_apart(config)),
+            "gpu_seconds": seconds * (workers * resources.num_gpus + gpus_apart(config)),
         },
         finished_at=time.time(),
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from stages.attempt import Attempt
 from stages.files import read_jsonl, write_json
+from training_core.errors import IntegrityError
 
 HEARTBEAT_SECONDS = 5.0
 
@@ -48,8 +49,18 @@ class FileSink:
 
         So the curve of a resumed run is complete.
         """
-        lines = [line for line in read_jsonl(history) if line["step"] <= step]
+        lines = [line for line in read_jsonl(history) if _step_of(line, history) <= step]
         self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _step_of(line: Mapping[str, object], history: Path) -> int:
+    step = line.get("step")
+    if not isinstance(step, int):
+        raise IntegrityError(
+            f"{history}: expected a number as `step` of each line, found {line!r:.80}; "
+            "remove that line"
+        )
+    return step
 
 
 class NullSink:

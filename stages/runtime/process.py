@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -18,16 +19,23 @@ from threading import Event
 from pydantic import ValidationError
 
 from stages.attempt import Attempt
-from stages.catalog import find_stage
 from stages.configs.block import StageConfig
 from stages.contract import Context, MetricSink
 from stages.runtime.execution import execute, log_to, report, stop_on_sigterm
-from stages.runtime.exit_codes import ExitCode
+from stages.runtime.exit_codes import ExitCode, code_of
 from stages.runtime.manifest_draft import draft_manifest
 from stages.runtime.metric_files import Heartbeat, NullSink
+from stages.runtime.requests import (
+    attempt_of,
+    config_of,
+    read_request,
+    require_consistent,
+    require_unchanged_inputs,
+)
+from stages.runtime.stage_cluster import StageCluster
 from stages.runtime.store import Request, Store
 from stages.runtime.trackers import open_sinks
-from stages.runtime.worker_processes import die_with_parent
+from stages.runtime.worker_processes import IN_RAY_JOB, die_with_parent
 from stages.runtime.workers import run_workers
 from training_core.dist_info import SINGLE_PROCESS, DistInfo, dist_info_from
 from training_core.errors import ConfigError, RatchetError
@@ -47,20 +55,24 @@ def run_request(path: Path) -> int:
     Returns:
         An `ExitCode`; errors of known classes are also written to `error.json` next to the request.
     """
-    attempt = Attempt(path.resolve().parent)
+    try:
+        attempt = attempt_of(path)
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return code_of(error)
     log_to(attempt.log_of(int(os.environ.get("RANK", "0"))))
     started = time.time()
     dist_info = SINGLE_PROCESS
     try:
         dist_info = dist_info_from(os.environ)
-        request = Request.model_validate_json(path.read_bytes())
-        config = find_stage(request.stage).config.model_validate(request.config)
+        request = read_request(path)
+        config = config_of(request)
+        require_consistent(request, attempt)
         stop = stop_on_sigterm()
         if Store(attempt.store_root).find(request.stage, request.key):
             log.info("another attempt has finished already")
             return ExitCode.LOST_THE_RACE
         if config.resources.num_workers > 1 and "RANK" not in os.environ:
-            _require_one_fit(config)
             return run_workers(path.resolve(), config.resources, stop)
         with (
             _together(dist_info),
@@ -69,6 +81,8 @@ def run_request(path: Path) -> int:
             if dist_info.is_first
             else nullcontext(NullSink()) as sink,
         ):
+            if dist_info.is_first:  # the others read the same inputs
+                require_unchanged_inputs(request, config)
             context = _context(attempt, request, stop, dist_info, sink)
             won = _run(request, config, context, started)
     except (RatchetError, ValidationError, OSError) as error:
@@ -76,7 +90,7 @@ def run_request(path: Path) -> int:
     except RuntimeError as error:
         if dist_info.is_single_process or not LOST_RANK.search(str(error)):
             raise
-        log.error("another rank is gone: %s", error)  # that rank reports the cause
+        log.error("another rank has ended: %s", error)  # that rank reports the cause
         return ExitCode.TRANSIENT
     log.info("done in %.1f s", time.time() - started) if won else log.info(
         "another attempt finished first"
@@ -108,14 +122,6 @@ def _together(dist_info: DistInfo) -> Iterator[None]:
         yield
 
 
-def _require_one_fit(config: StageConfig) -> None:
-    if "training" not in type(config).model_fields:
-        raise ConfigError(
-            f"resources.num_workers is {config.resources.num_workers}, and only stages with a "
-            "`training` block run on several workers; set it to 1"
-        )
-
-
 def _context(
     attempt: Attempt, request: Request, stop: Event, dist_info: DistInfo, sink: MetricSink
 ) -> Context:
@@ -127,4 +133,5 @@ def _context(
         input_digests=request.input_digests,
         cache_dir=attempt.store_root / "cache",
         dist_info=dist_info,
+        cluster=StageCluster(stop.is_set) if os.environ.get(IN_RAY_JOB) else None,
     )

@@ -1,4 +1,4 @@
-"""Stage processes as Ray jobs; only this module and `ray_workers` import Ray."""
+"""Stage processes as Ray jobs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stages.configs.block import ResourcesConfig
 from stages.runtime.worker_processes import IN_RAY_JOB
+from stages.safe_text import redacted
 from training_core.errors import ConfigError, TransientError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class RayCluster:
         if not self.address.startswith(("http://", "https://")):
             raise ConfigError(
                 "RAY_ADDRESS must be the dashboard's address, as in http://head:8265 "
-                f"(jobs go through it), found '{self.address}'"
+                f"(jobs go through it), found '{redacted(self.address)}'"
             )
 
     def submit(
@@ -82,7 +83,8 @@ class RayCluster:
         memory = resources.memory_gib if is_single_process else None
         try:
             self._client.submit_job(
-                entrypoint=f"python -m stages {shlex.quote(str(request))}",
+                # `exec`: what Ray kills is then the stage's process, and not only a shell above it.
+                entrypoint=f"exec python -m stages {shlex.quote(str(request))}",
                 submission_id=job_id,
                 entrypoint_num_cpus=resources.num_cpus if is_single_process else 0,
                 entrypoint_num_gpus=(resources.num_gpus or None) if is_single_process else None,
@@ -92,9 +94,9 @@ class RayCluster:
             )
         except RuntimeError as error:
             if "already exists" not in str(error):
-                raise self._unreachable(error) from error
+                raise self._unreachable(error) from None
         except OSError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error) from None
 
     def info(self, job_id: str) -> JobInfo:
         """Return the state of a job.
@@ -107,9 +109,9 @@ class RayCluster:
         except RuntimeError as error:
             if "404" in str(error) or "does not exist" in str(error):
                 return JobInfo(JobStatus.UNKNOWN, message="the cluster does not know this job")
-            raise self._unreachable(error) from error
+            raise self._unreachable(error) from None
         except OSError as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error) from None
         status = JobStatus(str(details.status.value))
         return JobInfo(status, details.driver_exit_code, details.message or "")
 
@@ -125,10 +127,12 @@ class RayCluster:
         try:
             return JobSubmissionClient(self.address)
         except (RuntimeError, OSError) as error:
-            raise self._unreachable(error) from error
+            raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> TransientError:
-        return TransientError(f"the Ray cluster at {self.address} did not answer: {error}")
+        """Return the error to raise `from None`: Ray's text has the address with its password."""
+        told = redacted(f"the Ray cluster at {self.address} did not answer: {error}")
+        return TransientError(told)
 
 
 def _job_environment(resources: ResourcesConfig) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The workers of one stage as Ray actors; only this module and `ray_cluster` import Ray."""
+"""The workers of one stage as Ray actors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar, cast
 
 from stages.configs.block import ResourcesConfig
 from stages.runtime.exit_codes import ExitCode
-from stages.runtime.worker_processes import free_port, rank_environment, start_worker
+from stages.runtime.forked_stage import ForkedStage
+from stages.runtime.worker_processes import IN_RAY_JOB, free_port, rank_environment, start_stage
 from training_core.errors import StoppedError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class RayWorkerGroup:
     def __init__(self, request: Path, resources: ResourcesConfig, stop: Event) -> None:
         from ray.util.placement_group import placement_group
 
-        _join_cluster()
+        join_cluster()
         bundle = _bundle(resources)
         self._group = placement_group([bundle] * resources.num_workers, strategy="PACK")
         while not self._group.wait(timeout_seconds=1):
@@ -90,7 +91,9 @@ class RayWorkerGroup:
             actor.start.remote(
                 str(request),
                 str(Path.cwd()),
-                rank_environment(rank, world_size, address, port, local_rank=0),
+                # It may place further actors, e.g. rollout engines.
+                rank_environment(rank, world_size, address, port, local_rank=0)
+                | {IN_RAY_JOB: "1", "RAY_ADDRESS": ray.get_runtime_context().gcs_address},
             )
             for rank, actor in enumerate(self._actors)
         ]
@@ -98,12 +101,12 @@ class RayWorkerGroup:
 
     def poll(self) -> Sequence[int | None]:
         """Return the exit codes so far; TRANSIENT for a worker whose node is lost."""
-        return [_answer(actor.poll.remote, int(ExitCode.TRANSIENT)) for actor in self._actors]
+        return [_result_or(actor.poll.remote, int(ExitCode.TRANSIENT)) for actor in self._actors]
 
     def send(self, number: int) -> None:
         """Send a signal to every running worker."""
         for actor in self._actors:
-            _answer(partial(actor.send.remote, number), None)
+            _result_or(partial(actor.send.remote, number), None)
 
     def close(self) -> None:
         """Kill the remaining workers and free the bundles."""
@@ -117,22 +120,24 @@ class RayWorkerGroup:
         ray.shutdown()
 
 
-def _join_cluster() -> None:
-    """Connect to the Ray cluster that runs this process."""
+def join_cluster() -> None:
+    """Connect to the Ray cluster that runs this process, unless it is connected."""
     import ray
 
+    if ray.is_initialized():
+        return
     on_sigterm = signal.getsignal(signal.SIGTERM)
     ray.init(address="auto", log_to_driver=True)
     signal.signal(signal.SIGTERM, on_sigterm)  # because Ray installs a handler that exits at once
 
 
-def _answer(ask: Callable[[], ObjectRef[T]], if_lost: T) -> T:
+def _result_or(call: Callable[[], ObjectRef[T]], if_lost: T) -> T:
     """Return the result of a remote call, or `if_lost` if the node is gone."""
     import ray
     from ray.exceptions import RayActorError
 
     try:
-        return ray.get(ask())
+        return ray.get(call())
     except RayActorError as error:
         log.warning("a worker is lost: %s", error)
         return if_lost
@@ -142,7 +147,7 @@ class WorkerActor:
     """Runs in a bundle and starts the process of one worker."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedStage | None = None
 
     def place(self) -> tuple[str, int]:
         """Return the address of this machine and a free port on it."""
@@ -153,7 +158,7 @@ class WorkerActor:
     def start(self, request: str, folder: str, environment: Mapping[str, str]) -> None:
         """Start the worker in the working directory of the job."""
         os.chdir(folder)
-        self._process = start_worker(Path(request), environment)
+        self._process = start_stage(Path(request), environment)
 
     def poll(self) -> int | None:
         """Return the exit code; None while the process runs, or before it is started."""

@@ -6,22 +6,21 @@ Their contents belong to the stage key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import BaseModel
 
 from stages.configs.data_config import HubDataConfig
 from stages.configs.model_config import HubModelConfig
-from stages.configs.reward_config import PythonRewardConfig
-from stages.files import files_at
+from stages.configs.reward_config import FunctionConfig
+from stages.configs.tree import AnyBlock, blocks_at, rewritten
+from stages.files import files_at, unreadable
 from stages.runtime.stage_key import digest_of, digest_of_tree
 from stages.runtime.user_code import digest_of_code, problem_in
 from training_core.errors import DataError
 
-AnyBlock = TypeVar("AnyBlock", bound=BaseModel)
-T = TypeVar("T")
+COMMIT = re.compile("[0-9a-f]{40}")
 Paths = str | tuple[str, ...]
 
 
@@ -30,7 +29,7 @@ def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str
 
     These are all fields `path`, except the one of a Python reward, which names code.
     """
-    for place, below in _blocks_at(block, prefix):
+    for place, below in blocks_at(block, prefix):
         paths = _paths_of(below)
         if isinstance(paths, str):
             yield f"{place}path", paths
@@ -38,31 +37,15 @@ def local_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, str
             yield from ((f"{place}path.{i}", path) for i, path in enumerate(paths))
 
 
-def code_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, PythonRewardConfig]]:
+def code_sources(block: BaseModel, prefix: str = "") -> Iterator[tuple[str, FunctionConfig]]:
     """Yield (dotted field, config) of all Python rewards in `block`, at any depth."""
-    for place, below in _blocks_at(block, prefix):
-        if isinstance(below, PythonRewardConfig):
+    for place, below in blocks_at(block, prefix):
+        if isinstance(below, FunctionConfig):
             yield f"{place}path", below
 
 
 def _paths_of(block: BaseModel) -> Paths:
-    return () if isinstance(block, PythonRewardConfig) else dict(block).get("path", ())
-
-
-def _blocks_at(block: BaseModel, prefix: str) -> Iterator[tuple[str, BaseModel]]:
-    """Yield (prefix of its fields, block) of `block` and of all blocks in it."""
-    yield prefix, block
-    for name in type(block).model_fields:
-        for key, below in _blocks_in(getattr(block, name), name):
-            yield from _blocks_at(below, f"{prefix}{key}.")
-
-
-def _blocks_in(value: object, name: str) -> Iterator[tuple[str, BaseModel]]:
-    if isinstance(value, BaseModel):
-        yield name, value
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield from _blocks_in(item, f"{name}.{i}")
+    return () if isinstance(block, FunctionConfig) else dict(block).get("path", ())
 
 
 def resolve_paths(block: AnyBlock, root: Path) -> AnyBlock:
@@ -71,14 +54,16 @@ def resolve_paths(block: AnyBlock, root: Path) -> AnyBlock:
     def root_path(path: str) -> str:
         return str((root / path).resolve())
 
-    def root_one(source: BaseModel) -> Mapping[str, object]:
-        if isinstance(source, PythonRewardConfig) and isinstance(source.code, Path):
-            return {"path": f"{root_path(str(source.code))}:{source.function}"}
-        paths = _paths_of(source)
+    def root_one(source: BaseModel) -> BaseModel:
+        if isinstance(source, FunctionConfig) and isinstance(source.code, Path):
+            path = f"{root_path(str(source.code))}:{source.function}"
+            return source.model_copy(update={"path": path})
+        if not (paths := _paths_of(source)):
+            return source
         rooted = root_path(paths) if isinstance(paths, str) else tuple(map(root_path, paths))
-        return {"path": rooted} if paths else {}
+        return source.model_copy(update={"path": rooted})
 
-    return _rewritten(block, root_one)
+    return rewritten(block, root_one)
 
 
 def pin_revisions(
@@ -97,43 +82,28 @@ def pin_revisions(
     """
     ask = commit_of or _commit_on_hub
 
-    def pin_one(source: BaseModel) -> Mapping[str, object]:
-        if isinstance(source, HubDataConfig | HubModelConfig) and not re.fullmatch(
-            "[0-9a-f]{40}", source.revision
+    def pin_one(source: BaseModel) -> BaseModel:
+        if not isinstance(source, HubDataConfig | HubModelConfig) or COMMIT.fullmatch(
+            source.revision
         ):
-            kind = "model" if isinstance(source, HubModelConfig) else "dataset"
-            return {"revision": ask(kind, source.repo, source.revision)}
-        return {}
+            return source
+        kind = "model" if isinstance(source, HubModelConfig) else "dataset"
+        commit = ask(kind, source.repo, source.revision)
+        return source.model_copy(update={"revision": commit})
 
-    return _rewritten(block, pin_one)
-
-
-def _rewritten(block: AnyBlock, change: Callable[[BaseModel], Mapping[str, object]]) -> AnyBlock:
-    updates: dict[str, object] = dict(change(block))
-    for name in type(block).model_fields:
-        value = getattr(block, name)
-        if any(True for _ in _blocks_in(value, name)):
-            updates[name] = _rewritten_value(value, change)
-    return block.model_copy(update=updates)
-
-
-def _rewritten_value(value: object, change: Callable[[BaseModel], Mapping[str, object]]) -> object:
-    if isinstance(value, BaseModel):
-        return _rewritten(value, change)
-    if isinstance(value, list | tuple):
-        return type(value)(_rewritten_value(item, change) for item in value)
-    return value
+    return rewritten(block, pin_one)
 
 
 def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.utils import httpx
 
     try:
         info = HfApi().repo_info(repo, repo_type=kind, revision=revision)
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+    except (httpx.HTTPError, OSError) as error:  # a refusal, no connection, or HF_HUB_OFFLINE
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"the hub did not tell the commit of {kind} {repo}@{revision} ({error}); "
+            f"the commit of {kind} {repo}@{revision} could not be read from the hub ({reason}); "
             "check the name, your HF_TOKEN and the network, "
             "or write the 40-digit commit as `revision`"
         ) from error
@@ -141,22 +111,32 @@ def _commit_on_hub(kind: str, repo: str, revision: str) -> str:
 
 
 def missing_sources(block: BaseModel, prefix: str = "") -> list[str]:
-    """Describe every named file, directory or function that does not exist."""
+    """Describe every named file, directory or function that does not exist or cannot be read."""
     data = [
-        f"{field}: there is no file or directory {path}; "
-        "set data_root (or RATCHET_SHARED) to where the data is"
+        f"{field}: {problem}"
         for field, path in local_sources(block, prefix)
-        if not files_at(path)
+        if (problem := _problem_at(path))
     ]
     code = ((field, problem_in(reward)) for field, reward in code_sources(block, prefix))
     return data + [f"{field}: {problem}" for field, problem in code if problem]
+
+
+def _problem_at(path: str) -> str | None:
+    """Return why the files at a path or glob cannot be read; None if they can."""
+    found = files_at(path)
+    if not found:
+        return (
+            f"there is no file or directory {path}; "
+            "set data_root (or RATCHET_SHARED) to where the data is"
+        )
+    return next((problem for file in found if (problem := unreadable(file))), None)
 
 
 def digests_of_sources(block: BaseModel) -> dict[str, str]:
     """Digest the contents of every named file, directory and function, by field.
 
     Raises:
-        DataError: if one does not exist.
+        DataError: if one does not exist, or cannot be read.
     """
     if missing := missing_sources(block):
         raise DataError("; ".join(missing))

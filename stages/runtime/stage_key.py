@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from pydantic import BaseModel
 
@@ -13,6 +16,8 @@ from stages.configs.block import StageConfig
 from stages.configs.stage_record import StageRecord
 
 SCHEMA = 1
+SETTLED_NS = 2_000_000_000
+"""Age of a file whose time shows every further change; the coarsest filesystem has steps of 2 s."""
 
 
 def digest_of(value: object) -> str:
@@ -22,9 +27,35 @@ def digest_of(value: object) -> str:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes; a file that has not changed is read once per process.
+
+    A changed file has another size, time or inode. A file of this very moment is read again the
+    next time: it may still change within the precision of its time.
+    """
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        before = _state_of(file)
+        if before in _DIGESTS:
+            return _DIGESTS[before]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        is_settled = time.time_ns() - before.modified_ns > SETTLED_NS
+        if is_settled and _state_of(file) == before:
+            _DIGESTS[before] = digest
+    return digest
+
+
+class _FileState(NamedTuple):
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+
+_DIGESTS: dict[_FileState, str] = {}
+
+
+def _state_of(file: BinaryIO) -> _FileState:
+    found = os.fstat(file.fileno())
+    return _FileState(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def digest_of_tree(root: Path) -> str:
@@ -34,8 +65,15 @@ def digest_of_tree(root: Path) -> str:
     """
     if root.is_file():
         return digest_of_file(root)
-    files = (p for p in sorted(root.rglob("*")) if p.is_file() and not p.name.startswith("."))
-    return digest_of([[str(p.relative_to(root)), digest_of_file(p)] for p in files])
+    return digest_of([[str(p.relative_to(root)), digest_of_file(p)] for p in visible_files(root)])
+
+
+def visible_files(root: Path) -> list[Path]:
+    """Return all files below `root`, sorted, except those whose name starts with a dot.
+
+    Network filesystems and file managers leave such files in any directory.
+    """
+    return [p for p in sorted(root.rglob("*")) if p.is_file() and not p.name.startswith(".")]
 
 
 def semantic_part(block: BaseModel) -> dict[str, object]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
 from pydantic import ValidationError
 
 from stages.attempt import Attempt
@@ -24,11 +23,15 @@ from stages.contract import Context
 from stages.files import write_text
 from stages.runtime.execution import execute, log_to, report, stop_on_sigterm
 from stages.runtime.exit_codes import ExitCode, code_of
+from stages.runtime.manifest import Manifest, manifest_text
 from stages.runtime.manifest_draft import draft_manifest
+from stages.runtime.requests import read_request
 from stages.runtime.sources import digests_of_sources, resolve_paths
 from stages.runtime.stage_key import digest_of_tree, stage_key
-from stages.runtime.store import MANIFEST, Manifest, Request
+from stages.runtime.store import MANIFEST, Request
 from stages.runtime.trackers import open_sinks
+from stages.safe_text import shown
+from stages.strict_yaml import read_yaml
 from training_core.errors import ConfigError, RatchetError
 
 log = logging.getLogger("ratchet")
@@ -56,7 +59,7 @@ def run_standalone(
         request = _request_for(spec, config, inputs)
         _claim(attempt, request)
     except (RatchetError, ValidationError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{shown(error)}\n")
         return code_of(error)
     log_to(attempt.log)
     stop = stop_on_sigterm()
@@ -66,10 +69,10 @@ def run_standalone(
             context = Context(attempt, sink, should_stop=stop.is_set, input_digests=digests)
             result = execute(request, config, context)
         manifest = draft_manifest(request, config, result, attempt, started=started)
-        write_text(attempt.directory / MANIFEST, manifest.model_dump_json(indent=2))
+        write_text(attempt.directory / MANIFEST, manifest_text(manifest))
     except (RatchetError, ValidationError, OSError) as error:
         return report(error, attempt)
-    sys.stdout.write(_summary(manifest, attempt))
+    sys.stdout.write(shown(_summary(manifest, attempt)))
     return ExitCode.DONE
 
 
@@ -79,15 +82,11 @@ def read_config(spec: StageRecord, path: Path) -> StageConfig:
     Raises:
         ConfigError: if the file is not a valid config; the message names all wrong keys and values.
     """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except FileNotFoundError as error:
-        raise ConfigError(f"there is no config file {path}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ConfigError(f"{path} is not a YAML file: {error}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict | None):
         raise ConfigError(
-            f"expected the fields of a {spec.name} config in {path}, found {content!r:.80}"
+            f"expected the fields of a {spec.name} config in {path}, found {content!r:.80}; "
+            "write one `field: value` per line"
         )
     try:
         config = spec.config.model_validate(content or {})
@@ -110,7 +109,7 @@ def _request_for(spec: StageRecord, config: StageConfig, inputs: Mapping[str, Pa
         made = Attempt(directory)
         if made.artifact.is_dir():
             raise ConfigError(
-                f"input {role}: {directory} is the folder of a stage's run; what it made is in "
+                f"input {role}: {directory} is the folder of a stage's run; give its artifact, "
                 f"{made.artifact}"
             )
     digests = {role: digest_of_tree(directory) for role, directory in inputs.items()}
@@ -132,14 +131,14 @@ def _claim(attempt: Attempt, request: Request) -> None:
     if (folder / MANIFEST).exists():
         raise ConfigError(f"{folder} holds a finished run; {otherwise}")
     if attempt.request.exists():
-        begun = Request.model_validate_json(attempt.request.read_bytes())
+        begun = read_request(attempt.request)
         if begun.key != request.key:
             raise ConfigError(
                 f"{folder} holds an unfinished run of stage '{begun.stage}' with another config or "
-                f"other inputs (key {begun.key[:12]}, asked for {request.key[:12]}); {otherwise}"
+                f"other inputs (key {begun.key[:12]}, expected {request.key[:12]}); {otherwise}"
             )
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is there already, and no run of a stage; {otherwise}")
+        raise ConfigError(f"{folder} exists and is not the folder of a run; {otherwise}")
     write_text(attempt.request, request.model_dump_json(indent=2))
     attempt.error.unlink(missing_ok=True)
 

@@ -9,35 +9,28 @@ one exists: the attempt that finishes first wins. Only the manifest decides whet
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import stat
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stages.attempt import Attempt, attempts_below
-from stages.configs.stage_record import ArtifactKind
-from stages.runtime.stage_key import digest_of, digest_of_file
-from training_core.errors import IntegrityError
+from stages.attempt import Attempt, attempts_below, is_attempt
+from stages.runtime.manifest import REMEDY, Manifest, manifest_text, read_manifest
+from stages.runtime.stage_key import digest_of_file
+from training_core.errors import ConfigError, IntegrityError
+from training_core.names import require_name
 
 log = logging.getLogger("ratchet.store")
 
 MANIFEST = "manifest.json"
-
-
-class FileRecord(BaseModel):
-    """One file of an artifact; `path` is relative to the artifact's directory."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-    path: str
-    size: int
-    sha256: str
+SET_ASIDE = "manifest.set-aside-"
+REMEDY_OF_FILES = "restore the file, or run the flow that made it again"
 
 
 class Request(BaseModel):
@@ -54,48 +47,6 @@ class Request(BaseModel):
     parents: dict[str, str]
 
 
-class Manifest(BaseModel):
-    """The record of a finished stage.
-
-    Attributes:
-        stage: the stage's name.
-        step: name of the stage in the flow that first requested it (e.g. the step
-            `rejection_sft` of the stage `sft`).
-        version: the stage's version.
-        key: the stage key.
-        kind: kind of the artifact.
-        attempt: name of the attempt directory that holds the artifact.
-        config: the resolved config with all fields, semantic or not.
-        input_digests: digest by role.
-        parents: key of the stage that produced the input, by role.
-        files: the artifact's files.
-        digest: digest of `files`; identifies the artifact.
-        metrics: numbers that describe the result.
-        environment: versions of packages, the host and the Ray job.
-        cost: wall-clock seconds and reserved hardware.
-        finished_at: Unix time.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-    schema_version: int = 1
-    stage: str
-    step: str
-    version: int
-    key: str
-    kind: ArtifactKind
-    attempt: str
-    config: dict[str, Any]
-    input_digests: dict[str, str]
-    parents: dict[str, str]
-    files: tuple[FileRecord, ...]
-    digest: str
-    metrics: dict[str, float]
-    environment: dict[str, str]
-    cost: dict[str, float]
-    finished_at: float
-
-
 class Store:
     """The stages below one folder.
 
@@ -107,11 +58,22 @@ class Store:
         self.root = root
 
     def stage_dir(self, stage: str, key: str) -> Path:
-        """Return the directory of one stage key."""
-        return self.root / "stages" / stage / key
+        """Return the directory of one stage key.
+
+        Raises:
+            ConfigError: if `stage` or `key` is not a name.
+        """
+        folder = self.root / "stages" / require_name("stage", stage)
+        return folder / require_name("stage key", key)
 
     def attempt(self, stage: str, key: str, name: str) -> Attempt:
-        """Return an attempt at a stage key, whether it exists or not."""
+        """Return an attempt at a stage key, whether it exists or not.
+
+        Raises:
+            ConfigError: if `name` is not that of an attempt.
+        """
+        if not is_attempt(name):
+            raise ConfigError(f"expected an attempt as in 'a1', found {name!r:.120}; correct it")
         return Attempt(self._attempts_dir(stage, key) / name)
 
     def attempts(self, stage: str, key: str) -> list[Attempt]:
@@ -127,23 +89,37 @@ class Store:
         return self.attempt_of(manifest).artifact
 
     def find(self, stage: str, key: str) -> Manifest | None:
-        """Return the manifest of a finished stage whose files are all there, or None.
+        """Return the manifest of a finished stage whose files are as they were written, or None.
 
-        A manifest whose files are missing or of another size is set aside as
+        If the manifest or a file was damaged, the manifest is set aside as
         `manifest.corrupt-<time>.json`, so that the stage runs again.
+
+        Raises:
+            ConfigError: if a later version of Ratchet wrote the manifest, or `stage` or `key` is
+                not a name.
         """
-        path = self.stage_dir(stage, key) / MANIFEST
         try:
-            manifest = Manifest.model_validate_json(path.read_bytes())
-            self.verify(manifest)
-        except FileNotFoundError:
-            return None
-        except (IntegrityError, ValueError) as error:
+            return self.read(stage, key)
+        except IntegrityError as error:
             log.warning(
                 "%s %s is done again, since its result is damaged: %s", stage, key[:12], error
             )
+            path = self.stage_dir(stage, key) / MANIFEST
             with suppress(FileNotFoundError):  # another process has renamed it already
                 path.rename(path.with_name(f"manifest.corrupt-{time.time_ns()}.json"))
+            return None
+
+    def read(self, stage: str, key: str) -> Manifest | None:
+        """Return the manifest of a finished stage, or None; change nothing.
+
+        Raises:
+            IntegrityError: if the manifest or a file was damaged.
+            ConfigError: see `find`.
+        """
+        try:
+            manifest = self._read(self.stage_dir(stage, key) / MANIFEST)
+            self.verify(manifest)
+        except FileNotFoundError:
             return None
         return manifest
 
@@ -151,12 +127,13 @@ class Store:
         """Return the manifest with this digest, even if it was set aside, or None.
 
         A stage that runs again may produce another digest for the same key.
+
+        Raises:
+            IntegrityError: if its files are damaged; the message names the first.
         """
-        found = self.find(stage, key)
-        if found is not None and found.digest == digest:
-            return found
-        for path in self.stage_dir(stage, key).glob("manifest.set-aside-*.json"):
-            manifest = Manifest.model_validate_json(path.read_bytes())
+        folder = self.stage_dir(stage, key)
+        paths = [p for p in (folder / MANIFEST, *folder.glob(f"{SET_ASIDE}*.json")) if p.exists()]
+        for manifest in self._readable(paths):
             if manifest.digest == digest:
                 self.verify(manifest)
                 return manifest
@@ -175,23 +152,26 @@ class Store:
         mark.touch()
         path = directory / MANIFEST
         if path.exists():
-            path.rename(directory / f"manifest.set-aside-{time.time_ns()}.json")
+            path.rename(directory / f"{SET_ASIDE}{time.time_ns()}.json")
         for attempt in self.attempts(stage, key):  # the stage would resume from its checkpoints
             if attempt.checkpoints.exists():
                 attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
 
     def manifests(self) -> list[Manifest]:
-        """Return every manifest in the store, oldest first."""
+        """Return every manifest in the store, oldest first.
+
+        One that cannot be read is left out, and a warning names it.
+        """
         paths = (self.root / "stages").glob(f"*/*/{MANIFEST}")
-        return sorted(
-            (Manifest.model_validate_json(p.read_bytes()) for p in paths),
-            key=lambda m: m.finished_at,
-        )
+        return sorted(self._readable(paths), key=lambda m: m.finished_at)
 
-    def verify(self, manifest: Manifest, *, full: bool = False) -> None:
-        """Check the artifact's files against the manifest.
+    def first_of(self, stage: str, keys: Iterable[str]) -> Manifest | None:
+        """Return the manifest of the first of these keys that has one that can be read, or None."""
+        paths = (self.stage_dir(stage, key) / MANIFEST for key in keys)
+        return next(self._readable(paths), None)
 
-        Checks existence, size and safetensors header; with `full` also the contents.
+    def verify(self, manifest: Manifest) -> None:
+        """Check the artifact's files against the manifest: their sizes and their contents.
 
         Raises:
             IntegrityError: if a file differs; the message names the first.
@@ -202,11 +182,13 @@ class Store:
             size = path.stat().st_size if path.exists() else None
             if size != record.size:
                 found = "no file" if size is None else f"{size} bytes"
-                raise IntegrityError(f"{path}: expected {record.size} bytes, found {found}")
-            if path.suffix == ".safetensors":
-                _check_safetensors(path)
-            if full and (sha := digest_of_file(path)) != record.sha256:
-                raise IntegrityError(f"{path}: expected sha256 {record.sha256}, found {sha}")
+                raise IntegrityError(
+                    f"{path}: expected {record.size} bytes, found {found}; {REMEDY_OF_FILES}"
+                )
+            if (sha256 := digest_of_file(path)) != record.sha256:
+                raise IntegrityError(
+                    f"{path}: expected sha256 {record.sha256}, found {sha256}; {REMEDY_OF_FILES}"
+                )
 
     def publish(self, draft: Manifest) -> bool:
         """Publish `draft` as the manifest of its key.
@@ -217,7 +199,7 @@ class Store:
         target = self.stage_dir(draft.stage, draft.key) / MANIFEST
         temporary = target.with_name(f".manifest-{draft.attempt}-{os.getpid()}")
         with temporary.open("w") as file:
-            file.write(draft.model_dump_json(indent=2))
+            file.write(manifest_text(draft))
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -234,30 +216,27 @@ class Store:
     def _attempts_dir(self, stage: str, key: str) -> Path:
         return self.stage_dir(stage, key) / "attempts"
 
+    def _readable(self, paths: Iterable[Path]) -> Iterator[Manifest]:
+        """Yield the manifests at `paths`; warn about those that cannot be read."""
+        skipped = 0
+        for path in paths:
+            try:
+                yield self._read(path)
+            except FileNotFoundError:  # set aside meanwhile
+                continue
+            except (IntegrityError, ConfigError) as error:
+                skipped += 1
+                log.warning("a manifest is skipped: %s", error)
+        if skipped:
+            log.warning("%d manifest(s) in %s were skipped", skipped, self.root)
 
-def record_files(directory: Path) -> tuple[tuple[FileRecord, ...], str]:
-    """Write every file below `directory` to disk with fsync; return their records and digest."""
-    records = []
-    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        relative = path.relative_to(directory).as_posix()
-        records.append(
-            FileRecord(path=relative, size=path.stat().st_size, sha256=digest_of_file(path))
-        )
-    return tuple(records), digest_of([[r.path, r.sha256] for r in records])
-
-
-def _check_safetensors(path: Path) -> None:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length)
-    try:
-        end = max(
-            (v["data_offsets"][1] for k, v in json.loads(header).items() if k != "__metadata__"),
-            default=0,
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise IntegrityError(f"{path}: the safetensors header is not readable") from error
-    if 8 + length + end != path.stat().st_size:
-        raise IntegrityError(f"{path}: the safetensors header promises {8 + length + end} bytes")
+    def _read(self, path: Path) -> Manifest:
+        """Read a manifest and check that it belongs to its folder."""
+        manifest = read_manifest(path)
+        expected = (path.parent.parent.name, path.parent.name)
+        if (manifest.stage, manifest.key) != expected or not is_attempt(manifest.attempt):
+            raise IntegrityError(
+                f"{path}: expected the manifest of {'/'.join(expected)}, found that of "
+                f"{manifest.stage}/{manifest.key}, attempt '{manifest.attempt}'; {REMEDY}"
+            )
+        return manifest

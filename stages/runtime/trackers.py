@@ -58,8 +58,8 @@ def open_sinks(attempt: Attempt, request: Request, logging: LoggingConfig) -> It
 def _require(package: str) -> None:
     if find_spec(package) is None:
         raise ConfigError(
-            f"logging.{package} is set, and the package is not installed here; "
-            f"`pip install ratchet-rlhf[{package}]`, or leave it out"
+            f"logging.{package} needs the package {package}, which is not installed; "
+            f"`pip install ratchet-rlhf[{package}]`, or remove the setting"
         )
 
 
@@ -157,7 +157,7 @@ class WandbSink:
         except wandb.Error as error:
             raise ConfigError(
                 f"Weights & Biases did not start a run in project '{settings.project}': {error}; "
-                "give the node WANDB_API_KEY, or set logging.wandb.mode to offline"
+                "set WANDB_API_KEY on the node, or set logging.wandb.mode to offline"
             ) from error
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from stages.configs.reward_config import PythonRewardConfig
+from stages.configs.reward_config import FunctionConfig
 from stages.runtime.stage_key import digest_of, digest_of_file
 
 
@@ -30,7 +30,7 @@ class Code:
     folders: tuple[Path, ...] = ()
 
 
-def problem_in(config: PythonRewardConfig) -> str | None:
+def problem_in(config: FunctionConfig) -> str | None:
     """Describe why the function cannot be found, or return None."""
     code = _locate(config.code)
     if code is None and isinstance(config.code, Path):
@@ -52,7 +52,7 @@ def problem_in(config: PythonRewardConfig) -> str | None:
     return None
 
 
-def digest_of_code(config: PythonRewardConfig) -> str:
+def digest_of_code(config: FunctionConfig) -> str:
     """Digest the function's name and its source, which must exist."""
     code = _locate(config.code)
     if code is None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stages.runtime.exit_codes import ExitCode
+from stages.runtime.forked_stage import ForkedStage, fork_stage
 
 IN_RAY_JOB = "RATCHET_IN_RAY_JOB"
 """Set in the environment of a Ray job. Without it workers are processes of this machine."""
@@ -50,7 +51,7 @@ class LocalWorkerGroup:
     def __init__(self, request: Path, num_workers: int) -> None:
         port = free_port()
         self._processes = [
-            start_worker(
+            start_stage(
                 request, rank_environment(rank, num_workers, "127.0.0.1", port, local_rank=rank)
             )
             for rank in range(num_workers)
@@ -86,10 +87,21 @@ def rank_environment(
     }
 
 
-def start_worker(request: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start `python -m stages` as a worker."""
+def start_stage(
+    request: Path, environment: Mapping[str, str], output: int | None = None
+) -> subprocess.Popen[bytes] | ForkedStage:
+    """Start `python -m stages <request>`; a fork server does it if there is one.
+
+    Args:
+        request: file that describes the stage.
+        environment: variables in addition to those of this process.
+        output: file descriptor for its output; None for the streams of this process.
+    """
+    whole = {**os.environ, **environment}
+    if forked := fork_stage(request, whole, output):
+        return forked
     command = [sys.executable, "-m", "stages", str(request)]
-    return subprocess.Popen(command, env={**os.environ, **environment})
+    return subprocess.Popen(command, env=whole, stdout=output, stderr=output)
 
 
 def free_port() -> int:

@@ -69,7 +69,7 @@ def _failure(group: WorkerGroup) -> int:
     while None in group.poll() and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
     codes = group.poll()
-    log.error("workers ended with %s (None: killed by us)", list(codes))
+    log.error("exit codes of the workers: %s (None: still running, now killed)", list(codes))
     return exit_code_of(codes)
 
 

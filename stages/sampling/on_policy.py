@@ -6,22 +6,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from stages.batches.micro_batches import Examples, cut, micro_batches
 from stages.configs.sampling_config import RolloutConfig
 from stages.configs.training_config import TrainingConfig
-from stages.sampling.rollouts import open_engine, sampling_of, verify_engine
+from stages.contract import Cluster
+from stages.sampling.rollouts import (
+    open_engine,
+    placed_beside_ranks,
+    sampling_of,
+    verify_engine,
+)
 from training_core.data.batching import batch_indices
 from training_core.data.chat import pad_id
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_gather_object
 from training_core.errors import DataError
+from training_core.models.language_model import LanguageModel
+from training_core.models.offloading import FrozenWeights
+from training_core.rollout.engine import RolloutEngine, sync
 from training_core.types import Batch, Example, Prompt
 
 
 def mixed_batches(
-    student: PreTrainedModel,
+    student: LanguageModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Examples,
     *,
@@ -31,6 +40,7 @@ def mixed_batches(
     seed: int,
     directory: Path,
     dist_info: DistInfo = SINGLE_PROCESS,
+    cluster: Cluster | None = None,
 ) -> Callable[[int], list[Batch]]:
     """Build step -> micro-batches: from the data, or from the student's answers to its prompts.
 
@@ -47,6 +57,7 @@ def mixed_batches(
         seed: seed of order and sampling.
         directory: directory of the student, for the rollout engine.
         dist_info: this process; the first one samples for all.
+        cluster: see `Context`.
 
     Raises:
         DataError: if a prompt leaves no room for a response.
@@ -56,7 +67,11 @@ def mixed_batches(
         return given
     prompts = [_prompt_of(example) for example in examples.examples]
     _require_room(prompts, rollouts)
-    sample = _sampler(student, tokenizer, rollouts, directory) if dist_info.is_first else None
+    engine = None
+    if dist_info.is_first:
+        placed = placed_beside_ranks(rollouts, dist_info)
+        engine = open_engine(placed, directory, student, tokenizer, cluster)
+    sample = _sampler(student, tokenizer, rollouts, engine) if engine else None
 
     def batch_of(step: int) -> list[Batch]:
         if not _is_on_policy(fraction, seed, step):
@@ -74,21 +89,21 @@ def mixed_batches(
 
 
 def _sampler(
-    student: PreTrainedModel,
+    student: LanguageModel,
     tokenizer: PreTrainedTokenizerBase,
     rollouts: RolloutConfig,
-    directory: Path,
+    engine: RolloutEngine,
 ) -> Callable[[Sequence[Prompt], Sequence[int], int], list[Example]]:
-    """Return a function that samples; its first call verifies that the engine has the student."""
-    engine = open_engine(rollouts, directory, student, tokenizer)
+    """Return a function that samples; its first call verifies how the engine uses the weights."""
     is_proven = False
 
     def sample(prompts: Sequence[Prompt], seeds: Sequence[int], step: int) -> list[Example]:
         nonlocal is_proven
-        engine.load_weights(student, step)
+        sync(engine, student, step)
         sampled = engine.generate(prompts, sampling_of(rollouts), seeds=seeds)
         if not is_proven:
-            verify_engine(engine, student, sampled, rollouts, pad_id(tokenizer))
+            weights = FrozenWeights(student, student.device)
+            verify_engine(engine, weights, sampled, rollouts, pad_id(tokenizer))
             is_proven = True
         return [rollout.example() for rollout in sampled]
 

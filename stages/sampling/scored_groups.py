@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from stages.configs.sampling_config import GroupSamplingConfig
 from stages.contract import Context, Inputs
-from stages.sampling.rewards import build_reward
+from stages.sampling.rewards import RewardModelUse, build_reward
 from stages.sampling.rollouts import (
     load_prompts,
     open_engine,
@@ -16,7 +17,9 @@ from stages.sampling.rollouts import (
 )
 from stages.training.engines import best_device
 from training_core.data.chat import pad_id
+from training_core.dist_info import SINGLE_PROCESS
 from training_core.models import hub
+from training_core.models.offloading import FrozenWeights
 from training_core.rewards.reward import score
 from training_core.types import ScoredRollout
 
@@ -30,21 +33,27 @@ def sample_and_score(
         One group per prompt; groups do not contain unscored rollouts.
     """
     rollouts = config.rollouts
-    reward = build_reward(config.reward, inputs)  # first, to fail early if it is wrong
+    frozen = config.frozen_models
+    use = RewardModelUse(frozen=frozen)
+    reward = build_reward(config.reward, inputs, use)  # first, to fail early if it is wrong
     tokenizer = hub.load_tokenizer(inputs["policy"])
-    policy = hub.freeze(hub.load_policy(inputs["policy"])).to(best_device())
-    engine = open_engine(rollouts, inputs["policy"], policy, tokenizer)
-    groups = sample_groups(
-        engine,
-        load_prompts(config.prompts, tokenizer, rollouts),
-        sampling_of(rollouts),
-        group_size=config.group_size,
-        seed=config.seed,
-        context=context,
-    )
-    flat = [rollout for group in groups for rollout in group]
-    verify_engine(engine, policy, flat, rollouts, pad_id(tokenizer))
-    engine.close()
+    loaded = hub.freeze(hub.load_policy(inputs["policy"], options=frozen.load_options()))
+    by = SINGLE_PROCESS if frozen.shard else None
+    weights = FrozenWeights(loaded, best_device(), offload=frozen.offload, divided_by=by)
+    prompts = load_prompts(config.prompts, tokenizer, rollouts)
+    with weights.at_work() as policy:
+        opened = open_engine(rollouts, inputs["policy"], policy, tokenizer, context.cluster)
+    with closing(opened) as engine:
+        groups = sample_groups(
+            engine,
+            prompts,
+            sampling_of(rollouts),
+            group_size=config.group_size,
+            seed=config.seed,
+            context=context,
+        )
+        flat = [rollout for group in groups for rollout in group]
+        verify_engine(engine, weights, flat, rollouts, pad_id(tokenizer))
     scored = score(reward, flat, unscored_limit=config.unscored_limit)
     by_prompt: dict[str, list[ScoredRollout]] = {}
     for item in scored:

@@ -59,7 +59,7 @@ def widest_pairs(group: Group, *, min_margin: float, at_most: int) -> list[Score
     Args:
         group: scored rollouts of one prompt.
         min_margin: rewards must differ by more than this; equal rewards never form a pair.
-        at_most: number of pairs; 1 gives the best response with the worst one.
+        at_most: largest number of pairs; 1 gives the best response with the worst one.
 
     Source:
         One pair: Dong et al. 2024 (online RLHF), https://arxiv.org/abs/2405.07863; all pairs over

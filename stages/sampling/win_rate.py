@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from scipy.stats import bootstrap
-
 from stages.sampling.judging import Judged
+from stages.sampling.win_rate_bounds import win_rate_bounds
+from training_core.errors import DataError
+from training_core.rewards.reward import component_means
 from training_core.types import ScoredRollout
 
-RESAMPLES = 2000
+LEVEL = 0.025
+"""Level of each end of the reported interval, i.e. both ends hold with 95 %."""
 
 
-def describe(judged: Judged) -> dict[str, float]:
+def describe(judged: Judged) -> dict[str, float | None]:
     """Describe one policy's responses.
 
     Args:
         judged: responses with their rewards.
 
     Returns:
-        The metrics; `reward_stderr` is missing for a single response.
+        The metrics; `reward_stderr` is missing for a single response, `kl_to_baseline` is None for
+        a policy that tokenises differently, and `component_<name>` exists if the reward has parts.
     """
     rewards = [s.reward for s in judged.scored]
     spread = {"reward_stderr": stdev(rewards) / len(rewards) ** 0.5} if len(rewards) > 1 else {}
     return {
         **spread,
+        **component_means(judged.scored),
         "responses": float(len(rewards)),
         "mean_reward": fmean(rewards),
         "response_tokens": fmean(len(s.rollout.response_ids) for s in judged.scored),
@@ -35,33 +39,40 @@ def describe(judged: Judged) -> dict[str, float]:
 
 
 def compare(ours: Sequence[ScoredRollout], theirs: Sequence[ScoredRollout]) -> dict[str, float]:
-    """Compare two policies prompt by prompt; a tie is half a win.
+    """Compare two policies prompt by prompt, on the prompts that both answered.
+
+    A prompt is won if our response has the higher reward; with several responses, if ours win more
+    of all pairs of responses than they lose.
 
     Returns:
-        `win_rate` and its 95 % bootstrap interval over prompts, `win_rate_low` and `win_rate_high`.
+        `judged_prompts`, `won_prompts`, `lost_prompts`; `win_rate`, where a tie is half a win, with
+        its 95 % interval `win_rate_low` and `win_rate_high`; `reward_gain`, the mean over prompts
+        of our mean reward minus theirs.
+
+    Raises:
+        DataError: if no prompt has a scored response of both.
     """
-    wins = _wins_per_prompt(ours, theirs)
-    rate = fmean(wins)
-    if min(wins) == max(wins):  # nothing to resample
-        return {"win_rate": rate, "win_rate_low": rate, "win_rate_high": rate}
-    interval = bootstrap(
-        (wins,), fmean, vectorized=False, n_resamples=RESAMPLES, method="percentile", rng=0
-    ).confidence_interval
-    return {
-        "win_rate": rate,
-        "win_rate_low": float(interval.low),
-        "win_rate_high": float(interval.high),
-    }
-
-
-def _wins_per_prompt(ours: Sequence[ScoredRollout], theirs: Sequence[ScoredRollout]) -> list[float]:
-    """Return the mean over all pairs of responses to a prompt, for each prompt of both policies."""
     mine, others = _by_prompt(ours), _by_prompt(theirs)
-    return [
-        fmean((a > b) + 0.5 * (a == b) for a in mine[prompt] for b in others[prompt])
-        for prompt in mine
-        if prompt in others
-    ]
+    pairs = [(mine[prompt], others[prompt]) for prompt in mine if prompt in others]
+    if not pairs:
+        raise DataError(
+            f"expected prompts with a scored response of both policies, found {len(mine)} prompts "
+            f"of one, {len(others)} of the other and none of both; raise rollouts.max_tokens, or "
+            "correct the reward"
+        )
+    surplus = [sum((a > b) - (a < b) for a in one for b in other) for one, other in pairs]
+    wins, losses = sum(s > 0 for s in surplus), sum(s < 0 for s in surplus)
+    ties = len(pairs) - wins - losses
+    low, high = win_rate_bounds(wins, losses, ties, level=LEVEL)
+    return {
+        "judged_prompts": float(len(pairs)),
+        "won_prompts": float(wins),
+        "lost_prompts": float(losses),
+        "win_rate": (wins + ties / 2) / len(pairs),
+        "win_rate_low": float(low),
+        "win_rate_high": float(high),
+        "reward_gain": fmean(fmean(one) - fmean(other) for one, other in pairs),
+    }
 
 
 def _by_prompt(scored: Sequence[ScoredRollout]) -> dict[str, list[float]]:

@@ -43,7 +43,7 @@ class BestCheckpoint:
         return True
 
     def require(self, metrics: Mapping[str, float]) -> None:
-        """Refuse a rule about a metric that is not measured.
+        """Check that the rule's metric is one of the measured metrics.
 
         Raises:
             ConfigError: if it is not measured; the message contains the nearest metric.

@@ -21,6 +21,9 @@ from training_core.errors import IntegrityError
 
 log = logging.getLogger(__name__)
 
+BEFORE_ALL = -1
+"""Lower than every step of a curve; step 0 is what is measured before the first one."""
+
 
 class Part(Protocol):
     """Something whose state goes into checkpoints besides models and engines."""
@@ -65,16 +68,15 @@ class Checkpoints:
         context = self.context
         for candidate in checkpoint.complete_checkpoints(context.checkpoint_roots):
             try:
-                with self._gathered():
-                    state = checkpoint.load(candidate, self.models)
+                state = checkpoint.load(candidate, self._filled())
             except IntegrityError as error:
-                log.warning("not resumed from a damaged checkpoint: %s", error)
+                log.warning("a damaged checkpoint is skipped: %s", error)
                 continue
             self._restore(candidate.directory / checkpoint.SHARDS, state)
             context.sink.rewind(Attempt.of_checkpoint(candidate.directory).metrics, candidate.step)
             log.info("resumed at step %d from %s", candidate.step, candidate.directory)
             return candidate.step
-        context.sink.rewind(context.attempt.metrics, 0)
+        context.sink.rewind(context.attempt.metrics, BEFORE_ALL)
         return 0
 
     def _restore(self, shards: Path, state: StateDict) -> None:
@@ -89,7 +91,7 @@ class Checkpoints:
     def save(self, step: int) -> None:
         """Write a checkpoint after `step`; all ranks must call this together."""
         context = self.context
-        with self._gathered():
+        with self._on_first_rank():
             state = {
                 "engines": {name: engine.state_dict() for name, engine in self.engines.items()},
                 "parts": {name: part.state_dict() for name, part in self.parts.items()},
@@ -107,16 +109,46 @@ class Checkpoints:
                 dist_info=context.dist_info,
             )
 
+    def load_step(self, step: int, model: str) -> StateDict:
+        """Load the weights of one model as they were after `step`.
+
+        Returns:
+            The state in the checkpoint, e.g. of the other parts.
+
+        Raises:
+            IntegrityError: if this and the earlier attempts have no intact checkpoint of `step`.
+        """
+        roots = self.context.checkpoint_roots
+        for candidate in checkpoint.complete_checkpoints(roots):
+            if candidate.step == step:
+                return checkpoint.load(candidate, self._filled(model))
+        raise IntegrityError(
+            f"the best checkpoint, of step {step}, is missing from "
+            f"{', '.join(map(str, roots))}; run the stage from the start"
+        )
+
     def _save_shards(self, directory: Path) -> None:
         for name, engine in self.engines.items():
             engine.save_shards(directory / name)
 
+    def _filled(self, *names: str) -> dict[str, nn.Module]:
+        """Return the models of these names, by default all, except those without weights.
+
+        The latter are in the shards of an engine, or only the first rank has them.
+        """
+        chosen = {name: self.models[name] for name in names or self.models}
+        return {
+            name: model
+            for name, model in chosen.items()
+            if any(parameter.numel() for parameter in model.parameters())
+        }
+
     @contextmanager
-    def _gathered(self) -> Iterator[None]:
-        """Gather the weights of all models for the duration of the block."""
+    def _on_first_rank(self) -> Iterator[None]:
+        """Give the first rank all weights for the duration of the block."""
         with ExitStack() as stack:
             for engine in self.engines.values():
-                stack.enter_context(engine.gathered_weights())
+                stack.enter_context(engine.weights_on_first_rank())
             yield
 
 

@@ -14,14 +14,22 @@ from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.engine.optimizers import OPTIMIZERS
 from training_core.engine.protocol import TrainEngine
 from training_core.engine.torch_engine import TorchEngine
-from training_core.engine.zero import Zero
+from training_core.engine.zero import PARTITIONED, Zero
 from training_core.errors import ConfigError
+from training_core.models.language_model import LanguageModel
+from training_core.models.parts import store_head_like_body
 from training_core.schedules import learning_rate_factor
 
 
 def best_device() -> torch.device:
     """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def on_device(model: LanguageModel, engine: EngineConfig) -> LanguageModel:
+    """Move a model to the device, unless its engine moves it there part by part (ZeRO 3)."""
+    is_divided = isinstance(engine, DeepSpeedEngineConfig) and engine.zero_stage == PARTITIONED
+    return model if is_divided else model.to(best_device())
 
 
 def make_engine(
@@ -34,7 +42,7 @@ def make_engine(
     """Build the engine that `optimizer` and `engine` describe.
 
     Args:
-        model: already on its device.
+        model: as `on_device` returns it.
         optimizer: one member of the union of optimizer configs.
         total_steps: step at which the schedule ends.
         engine: plain torch if None.
@@ -73,11 +81,13 @@ def _deepspeed(
 ) -> TrainEngine:
     if name != "adamw":
         raise ConfigError(
-            f"the engine 'deepspeed' has the optimizer 'adamw' alone, found '{name}' "
+            f"the engine 'deepspeed' supports only the optimizer 'adamw', found '{name}' "
             "(it divides matrices, which Muon needs whole); choose engine: {name: torch}"
         )
     # Imported here, because importing deepspeed takes seconds and it exists only on Linux.
     from training_core.engine.deepspeed_engine import DeepSpeedEngine  # noqa: PLC0415
 
     zero = Zero(**engine.model_dump(exclude={"name"}))
+    if zero.zero_stage == PARTITIONED:
+        store_head_like_body(model)
     return DeepSpeedEngine(model, zero, **own, **shared)

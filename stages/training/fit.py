@@ -20,13 +20,13 @@ from stages.contract import Context
 from stages.training.best_checkpoint import BestCheckpoint
 from stages.training.checkpointing import Checkpoints, Part
 from stages.training.engines import make_engine
-from stages.training.step_loop import StepDone, make_steps
-from training_core import checkpoint
-from training_core.data.batching import WithoutLoss, share_of_rank, steps_in
+from stages.training.resumable_steps import StepDone, run_steps
+from stages.training.shares import own_share
+from training_core.data.batching import steps_in
 from training_core.distributed import all_gather_object
 from training_core.ema import WeightAverage
 from training_core.engine.protocol import Objective, TrainEngine
-from training_core.errors import ConfigError, DataError, IntegrityError
+from training_core.errors import ConfigError, DataError
 from training_core.loop import train_steps
 from training_core.models import hub
 from training_core.models.parts import TrainedPart
@@ -50,7 +50,7 @@ def fit(
     training: TrainingConfig,
     context: Context,
     evaluate: Evaluate | None = None,
-    batches_ask_model: bool = False,
+    batches_use_model: bool = False,
 ) -> None:
     """Train `model` in place, from the newest checkpoint of this stage if there is one.
 
@@ -64,7 +64,7 @@ def fit(
         training: number of steps, learning rate, and so on.
         context: has the folder of checkpoints, the sink of curves and this rank.
         evaluate: measures `model` every `training.eval_every_steps` and after the last step.
-        batches_ask_model: whether `batch_of` uses the current `model`, e.g. to sample from it.
+        batches_use_model: whether `batch_of` uses the current `model`, e.g. to sample from it.
 
     Raises:
         StoppedError: after SIGTERM; the state is saved first.
@@ -72,14 +72,11 @@ def fit(
         ConfigError: if the config enables an evaluation that the stage does not have.
     """
     if num_examples == 0:
-        raise DataError(
-            "no example is left to train on: each is longer than "
-            f"max_tokens={training.max_tokens}; raise it"
-        )
+        raise DataError("there is no example to train on; give more data")
     if evaluate is None and (training.eval_every_steps or training.best_metric):
         raise ConfigError(
             "eval_every_steps and best_metric need an evaluation, and this stage has none; "
-            "set eval_data, or leave them out"
+            "set eval_data, or remove them"
         )
     model.train()
     total = steps_in(num_examples, training.batch_size, training.epochs)
@@ -91,7 +88,7 @@ def fit(
             BestCheckpoint(training.best_metric).require(evaluate())
     engine = make_engine(model, training.optimizer, total, training.engine, context.dist_info)
     fitting = _Fitting(engine, training, context, evaluate)
-    fitting.run(objective, fitting.asked(batch_of) if batches_ask_model else batch_of, total)
+    fitting.run(objective, fitting.with_model(batch_of) if batches_use_model else batch_of, total)
     engine.finish()
     fitting.export(total)
     model.eval()
@@ -133,8 +130,8 @@ class _Fitting:
             protected=self._best.steps,
         )
 
-    def asked(self, batch_of: BatchOf[M]) -> BatchOf[M]:
-        """Wrap `batch_of`: gather the model for it, and restore the mode afterwards."""
+    def with_model(self, batch_of: BatchOf[M]) -> BatchOf[M]:
+        """Wrap `batch_of`: it sees the gathered model in evaluation mode."""
 
         def batch_of_whole(step: int) -> Sequence[M]:
             with self._engine.gathered_weights(), eval_mode(self._model):
@@ -146,8 +143,9 @@ class _Fitting:
         """Run all remaining steps."""
 
         def steps(first: int) -> Iterator[StepDone]:
-            batches = (self._share(batch_of(step)) for step in range(first, total))
             dist_info = self._context.dist_info
+            whole = (batch_of(step) for step in range(first, total))
+            batches = (own_share(batch, self._engine, dist_info) for batch in whole)
             for report in train_steps(
                 self._engine, objective, batches, first_step=first, dist_info=dist_info
             ):
@@ -156,7 +154,7 @@ class _Fitting:
                 yield StepDone(metrics, f"loss {report.loss:.4f}", must_save=is_best)
 
         every = self._training.save_every_steps
-        make_steps(steps, total, self._checkpoints, self._context, save_every=every)
+        run_steps(steps, total, self._checkpoints, self._context, save_every=every)
 
     def _after(self, report: StepReport, total: int) -> tuple[Mapping[str, float], bool]:
         """Average and evaluate, before this step is saved."""
@@ -178,38 +176,16 @@ class _Fitting:
             with self._average.in_place_of(self._model):
                 yield
 
-    def _share(self, micro_batches: Sequence[M]) -> Sequence[M | WithoutLoss[M]]:
-        dist_info = self._context.dist_info
-        if dist_info.is_single_process:
-            return micro_batches
-        return share_of_rank(
-            micro_batches,
-            [m.batch.padded_tokens for m in micro_batches],
-            dist_info.data_rank,
-            dist_info.data_world_size,
-            even=self._engine.needs_even_ranks,
-        )
-
     def export(self, total: int) -> None:
         """Write the weights of the artifact into the model."""
         step = self._best.step
         if self._training.export == "best" and step not in (None, total):
-            self._load(step)
-        if self._average is not None:
-            self._average.write_to(self._model)
-
-    def _load(self, step: int) -> None:
-        found = checkpoint.complete_checkpoints(self._context.checkpoint_roots)
-        for candidate in (c for c in found if c.step == step):
-            state = checkpoint.load(candidate, {"model": self._trained})
+            state = self._checkpoints.load_step(step, "model")
             if self._average is not None:
                 self._average.load_state_dict(state["parts"]["average"])
             log.info("the best checkpoint, of step %d, becomes the artifact", step)
-            return
-        raise IntegrityError(
-            f"the best checkpoint is of step {step}, and it is gone from "
-            f"{', '.join(map(str, self._context.checkpoint_roots))}; start the stage over"
-        )
+        if self._average is not None:
+            self._average.write_to(self._model)
 
 
 @contextmanager

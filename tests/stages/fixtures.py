@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from tests.stages import running
 
 

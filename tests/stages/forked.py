@@ -11,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -19,11 +20,12 @@ class StageProcess:
 
     Args:
         arguments: what would be typed after `python -m stages`.
+        variables: environment variables in addition to those of this process.
     """
 
-    def __init__(self, *arguments: str | Path) -> None:
+    def __init__(self, *arguments: str | Path, **variables: str) -> None:
         context = multiprocessing.get_context("forkserver")
-        self._process = context.Process(target=_run, args=arguments, daemon=True)
+        self._process = context.Process(target=_run, args=(variables, *arguments), daemon=True)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -49,10 +51,11 @@ class StageProcess:
         os.kill(self.pid, number)
 
 
-def _run(*arguments: str | Path) -> None:
+def _run(variables: Mapping[str, str], *arguments: str | Path) -> None:
     """Be `python -m stages <arguments>`, whose lines go to its log file only."""
-    from stages.__main__ import main
+    from stages.runtime.command_line import main
 
+    os.environ.update(variables)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)

@@ -11,10 +11,11 @@ from typing import Any
 
 from stages.attempt import Attempt
 from stages.catalog import find_stage
+from stages.runtime.manifest import Manifest
 from stages.runtime.process import run_request
 from stages.runtime.sources import digests_of_sources, missing_sources
 from stages.runtime.stage_key import stage_key
-from stages.runtime.store import Manifest, Request, Store
+from stages.runtime.store import Request, Store
 
 Parents = Mapping[str, Manifest]
 

@@ -1,7 +1,6 @@
 """Every stage once, on a tiny model; each number would be wrong if the stage did nothing."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -14,146 +13,15 @@ from stages.batches.micro_batches import Examples
 from stages.catalog import STAGES
 from stages.configs.data_config import CafeDataConfig
 from stages.datasets import demonstrations, preferences
-from stages.files import read_jsonl, write_jsonl
-from stages.runtime.store import Manifest, Store
+from stages.files import read_jsonl
 from stages.training.heldout_metrics import mean_loss
-from training_core.data import cafe
+from tests.stages.chain import HELDOUT, PPO, ROLLOUTS, chain
 from training_core.data.cafe import true_reward
 from training_core.models import hub
 from training_core.rewards.model_reward import RewardModelReward
 from training_core.types import Prompt, Rollout
 
-HELDOUT = {"name": "cafe", "split": "heldout", "size": 32}
-ROLLOUTS = {"engine": "transformers", "max_response_tokens": 24, "max_tokens": 64}
-
-
-def training(epochs, learning_rate, **settings):
-    optimizer = {"learning_rate": learning_rate}
-    return {
-        "epochs": epochs,
-        "batch_size": 16,
-        "max_tokens": 64,
-        "optimizer": optimizer,
-        **settings,
-    }
-
-
-SFT = {
-    "base": {
-        "name": "scratch",
-        "hidden_size": 32,
-        "num_layers": 1,
-        "num_heads": 2,
-        "intermediate_size": 64,
-    },
-    "data": {"name": "cafe", "size": 400},
-    "eval_data": HELDOUT,
-    "chat_template": "roles",
-    "training": training(6, 1e-2),
-}
-PPO = {
-    "prompts": {"name": "cafe", "size": 16, "seed": 4},
-    "rollouts": ROLLOUTS,
-    "steps": 2,
-    "prompts_per_step": 8,
-    "kl_coef": 0.1,
-    "policy_optimizer": {"learning_rate": 1e-3, "schedule": "constant"},
-    "critic_optimizer": {"learning_rate": 1e-3, "schedule": "constant"},
-}
-
-
-@dataclass(frozen=True)
-class Chain:
-    """The finished stages of one small lifecycle."""
-
-    store: Store
-    steps: dict[str, Manifest]
-
-    def __getitem__(self, step: str) -> Manifest:
-        return self.steps[step]
-
-    def dir(self, step: str) -> Path:
-        return self.store.artifact_dir(self.steps[step])
-
-    def rows(self, step: str) -> list[dict]:
-        return list(read_jsonl(self.dir(step) / "data.jsonl"))
-
-    def curves(self, step: str) -> list[dict]:
-        m = self.steps[step]
-        return read_jsonl(self.store.attempt_of(m).metrics)
-
-
-@pytest.fixture(scope="module")
-def chain(finish, tmp_path_factory) -> Chain:
-    store = Store(tmp_path_factory.mktemp("chain"))
-    steps: dict[str, Manifest] = {}
-
-    def step(name, stage, config, **parents):
-        given = {role: steps[parent] for role, parent in parents.items()}
-        steps[name] = finish(store, stage, config, given)
-
-    prompts = {"name": "cafe", "size": 24, "seed": 2}
-    groups = {"prompts": prompts, "rollouts": ROLLOUTS, "group_size": 4}
-    step("sft", "sft", SFT)
-    rm = {"data": {"name": "cafe", "size": 400, "seed": 1}, "training": training(6, 5e-3)}
-    step("reward_model", "reward_model", {**rm, "eval_data": HELDOUT}, policy="sft")
-    step(
-        "rejection_sampling",
-        "rejection_sampling",
-        groups,
-        policy="sft",
-        reward_model="reward_model",
-    )
-    step(
-        "rejection_sft",
-        "sft",
-        {"training": training(2, 1e-3)},
-        policy="sft",
-        dataset="rejection_sampling",
-    )
-    step("preference_pairs", "preference_pairs", groups, policy="sft", reward_model="reward_model")
-    step(
-        "dpo",
-        "dpo",
-        {"training": training(3, 1e-3)},
-        policy="sft",
-        reference="sft",
-        dataset="preference_pairs",
-    )
-    step("ppo", "ppo", PPO, policy="dpo", reference="dpo", reward_model="reward_model")
-    evaluation = {"prompts": HELDOUT, "reward": {"name": "cafe"}, "rollouts": ROLLOUTS}
-    step(
-        "evaluation",
-        "evaluation",
-        evaluation,
-        policy="ppo",
-        baseline="sft",
-        policy_dpo="dpo",
-        policy_twin="sft",
-    )
-    small = {"eval_data": HELDOUT, "training": training(1, 3e-3)}
-    pairs = {"name": "cafe", "size": 64, "seed": 3}
-    step("kto", "kto", {**small, "data": pairs}, policy="sft", reference="sft")
-    step("distillation", "distillation", {**small, "data": pairs}, policy="sft", teacher="dpo")
-    solutions = {"name": "files", "path": str(_solutions(tmp_path_factory.mktemp("solutions")))}
-    process_reward = {"data": solutions, "training": training(4, 1e-2)}
-    step("process_reward", "process_reward", process_reward, policy="sft")
-    return Chain(store, steps)
-
-
-def _solutions(folder: Path) -> Path:
-    """Orders repeated dish by dish; the second step is right in every other row."""
-    rows = cafe.rows("demonstrations", split="train", size=160, seed=5)
-    solved = [
-        {
-            "prompt": row["messages"][0]["content"],
-            "completions": ["here are", "two tea" if number % 2 else "two cake"],
-            "labels": [True, bool(number % 2)],
-        }
-        for number, row in enumerate(rows)
-    ]
-    write_jsonl(folder / "solutions.jsonl", solved)
-    return folder / "solutions.jsonl"
+__all__ = ["chain"]
 
 
 def weights(directory: Path) -> dict[str, torch.Tensor]:
@@ -262,6 +130,7 @@ def test_evaluation_judges_every_policy_by_the_true_reward_on_the_same_prompts(c
     assert summary["baseline"]["kl_to_baseline"] == 0.0
     # the same weights under another role give the same responses
     assert summary["twin"] == summary["baseline"]
+    assert summary["policy"]["judged_fraction"] == 1.0
     assert summary["dpo"]["mean_reward"] != summary["baseline"]["mean_reward"]
     assert abs(summary["dpo"]["kl_to_baseline"]) > 1e-3
 
@@ -277,7 +146,7 @@ def test_evaluation_judges_every_policy_by_the_true_reward_on_the_same_prompts(c
 
 def test_every_manifest_names_its_parents_and_its_files(chain):
     for manifest in chain.steps.values():
-        chain.store.verify(manifest, full=True)
+        chain.store.verify(manifest)
         assert manifest.cost["seconds"] > 0
         assert manifest.environment["torch"] == torch.__version__
     assert chain["dpo"].parents == {
@@ -304,9 +173,7 @@ def test_a_reward_model_that_the_graph_did_not_give_is_a_config_error(
     config = {"prompts": {"name": "cafe", "size": 4}, "rollouts": ROLLOUTS}
     path = write_request(chain.store, "rejection_sampling", config, {"policy": chain["sft"]})
     assert run_here(path) == 20
-    assert (
-        "given no reward model" in json.loads(path.with_name("error.json").read_text())["message"]
-    )
+    assert "needs a reward model" in json.loads(path.with_name("error.json").read_text())["message"]
 
 
 def test_vllm_by_name_on_a_model_it_cannot_run_is_refused_with_the_reason(
@@ -396,12 +263,16 @@ GOLDEN = [
     ("rejection_sampling", "best_reward", 1.13148, 1e-2),
     ("preference_pairs", "mean_margin", 2.11608, 1e-2),
     ("dpo", "accuracy", 22 / 24, 0.05),
-    ("ppo", "kl", 0.09021, 0.05),
-    ("evaluation", "mean_reward", 0.30625, 0.05),
+    ("ppo", "kl", 0.26194, 0.05),
+    ("evaluation", "mean_reward", 0.33438, 0.05),
     ("kto", "heldout_margin", 0.28944, 0.05),
     ("distillation", "heldout_divergence", 0.01276, 0.05),
     ("process_reward", "heldout_accuracy", 1.0, 0.05),
+    ("given_policy", "parameters", 12_384, 0),
+    ("given_reward_model", "parameters", 12_416, 0),
 ]
+VERSION = {"given_policy": 1, "given_reward_model": 1}
+"""Version of a stage; 2 of the others."""
 
 
 def test_golden_values_cover_every_stage(chain):
@@ -410,5 +281,5 @@ def test_golden_values_cover_every_stage(chain):
 
 @pytest.mark.parametrize(("step", "metric", "value", "tolerance"), GOLDEN)
 def test_a_stage_gives_what_its_version_promises(chain, step, metric, value, tolerance):
-    assert chain[step].version == 1
+    assert chain[step].version == VERSION.get(step, 2)
     assert chain[step].metrics[metric] == pytest.approx(value, rel=tolerance)

@@ -6,6 +6,7 @@ import pytest
 
 from stages.sampling.judging import Judged
 from stages.sampling.win_rate import compare, describe
+from training_core.errors import DataError
 from training_core.types import Prompt, Rollout, ScoredRollout
 
 
@@ -30,14 +31,25 @@ def test_a_win_counts_one_and_a_tie_half():
 
 
 def test_several_responses_are_compared_all_with_all_and_prompts_weigh_the_same():
-    ours, theirs = scored([1, 3], [0]), scored([2, 0], [1])
-    # prompt 0: 1>2 no, 1>0 yes, 3>2 yes, 3>0 yes = 3/4; prompt 1: 0; mean 3/8
-    assert compare(ours, theirs)["win_rate"] == pytest.approx(0.375)
+    ours, theirs = scored([1, 3], [0], [4, 0]), scored([2, 0], [1], [2, 2])
+    # prompt 0: 1>2 no, 1>0 yes, 3>2 yes, 3>0 yes: 3 of 4 pairs, won; prompt 1: lost;
+    # prompt 2: 2 of 4 pairs, a tie
+    found = compare(ours, theirs)
+    assert found["win_rate"] == pytest.approx(0.5)
+    assert (found["won_prompts"], found["lost_prompts"], found["judged_prompts"]) == (1, 1, 3)
+    # mean rewards 2 - 1, 0 - 1 and 2 - 2, so (1 - 1 + 0) / 3
+    assert found["reward_gain"] == pytest.approx(0.0)
 
 
 def test_only_prompts_that_both_answered_count():
     theirs = scored([0], [5])[:1]
-    assert compare(scored([1], [0]), theirs)["win_rate"] == 1.0
+    found = compare(scored([1], [0]), theirs)
+    assert (found["win_rate"], found["judged_prompts"], found["reward_gain"]) == (1.0, 1.0, 1.0)
+
+
+def test_policies_without_a_common_prompt_are_refused():
+    with pytest.raises(DataError, match="found 1 prompts of one, 1 of the other and none of both"):
+        compare(scored([1]), scored([0], [5])[1:])
 
 
 def test_the_two_sides_add_up_to_one():
@@ -46,9 +58,21 @@ def test_the_two_sides_add_up_to_one():
     assert total == pytest.approx(1.0)
 
 
-def test_a_policy_against_itself_is_a_draw_with_no_doubt():
+def test_a_policy_against_itself_is_a_draw_and_three_ties_prove_little():
     rows = scored([1], [2], [3])
-    assert compare(rows, rows) == {"win_rate": 0.5, "win_rate_low": 0.5, "win_rate_high": 0.5}
+    found = compare(rows, rows)
+    assert found["win_rate"] == 0.5
+    # No upper bound u of the share of decided prompts excludes 0 of 3: (1 - u)^3 = 0.0025 / 2,
+    # u = 0.892; the win rate is within half of that around 1/2.
+    assert found["win_rate_low"] == pytest.approx(0.5 - 0.892 / 2, abs=1e-3)
+    assert found["win_rate_high"] == pytest.approx(0.5 + 0.892 / 2, abs=1e-3)
+
+
+def test_three_wins_of_three_are_not_certainty():
+    found = compare(scored([1], [2], [3]), scored([0], [0], [0]))
+    assert (found["win_rate"], found["win_rate_high"]) == (1.0, 1.0)
+    # q^3 = 0.9 * 0.025, so q = 0.282; below 1/2, where the share of decided prompts counts as 1
+    assert found["win_rate_low"] == pytest.approx(0.282, abs=1e-3)
 
 
 def test_the_interval_is_about_two_deviations_around_the_rate_and_the_same_every_time():

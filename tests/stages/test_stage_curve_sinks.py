@@ -121,7 +121,7 @@ def test_a_package_that_is_missing_is_named_before_anything_starts(
     tmp_path, monkeypatch, package, logging
 ):
     monkeypatch.setattr(trackers, "find_spec", lambda _: None)
-    told = rf"logging\.{package} is set.*pip install ratchet-rlhf\[{package}\]"
+    told = rf"logging\.{package} needs the package.*pip install ratchet-rlhf\[{package}\]"
     with (
         pytest.raises(ConfigError, match=told),
         open_sinks(Attempt(tmp_path), REQUEST, LoggingConfig.model_validate(logging)),

@@ -5,6 +5,7 @@ import copy
 import pytest
 
 from stages.configs.kto_config import KtoConfig
+from stages.configs.ppo_config import PpoConfig
 from stages.configs.sft_config import SftConfig
 from stages.data_check import check, datasets_of, marked_text, overlap, tokenizer_of
 from stages.files import write_jsonl
@@ -43,6 +44,25 @@ def sft(data, max_tokens=99, **settings):
 
 def problems(tokenizer, config, **settings):
     return [(p.text, p.stops) for c in checked(tokenizer, config, **settings) for p in c.problems]
+
+
+def test_held_out_prompts_of_ppo_are_datasets_too(tokenizer, files):
+    prompts = [
+        {"label": "a", "data": files({"prompt": "two tea"})},
+        {"label": "b", "data": files({"prompt": "three tea"}, {"prompt": ""}, name="more")},
+    ]
+    evaluation = {"prompts": prompts, "exclude": files({"prompt": "one tea"}, name="others")}
+    rollouts = {"max_response_tokens": 8, "max_tokens": 40}
+    config = {"prompts": files({"prompt": "one pie"}, name="pie"), "rollouts": rollouts}
+    plain = PpoConfig.model_validate(config)
+    assert [d.name for d in datasets_of("ppo", plain)] == ["ppo.prompts"]
+    evaluated = PpoConfig.model_validate({**config, "evaluation": evaluation})
+    found = {d.name: d for d in datasets_of("ppo", evaluated)}
+    held_out = ["ppo.evaluation.prompts.0.data", "ppo.evaluation.prompts.1.data"]
+    assert list(found) == ["ppo.prompts", *held_out, "ppo.evaluation.exclude"]
+    assert [d.is_training for d in found.values()] == [True, False, False, False]
+    assert {d.max_tokens for d in found.values()} == {32}
+    assert any("empty" in p.text for p in check(found[held_out[1]], tokenizer).problems)
 
 
 def test_a_good_dataset_has_its_numbers_and_no_problem(tokenizer, files):
@@ -109,7 +129,7 @@ def test_two_bos_tokens_stop_the_step_and_none_are_noted(tokenizer, files):
     own.chat_template = f"{{{{ bos_token + ' ' }}}}{tokenizer.chat_template}"
     ((text, stops),) = problems(own, sft(files(TEA, PIE)))
     assert stops
-    assert text.startswith("2 rows stop the step; the first: good row 1: prompt 1 starts with two")
+    assert text.startswith("2 rows stop the step; the first: prompt of rows.jsonl, row 1 starts")
     own.chat_template = tokenizer.chat_template.replace("{{ bos_token }}", "")
     ((text, stops),) = problems(own, sft(files(TEA, PIE)))
     assert not stops
@@ -129,7 +149,7 @@ def test_prompts_of_a_held_out_set_that_are_trained_are_noted(tokenizer, files):
 
 
 def test_pairs_of_equal_texts_are_noted_and_both_sides_are_shown(tokenizer, files):
-    rows = [{"prompt": "a", "chosen": "b", "rejected": c} for c in ("b", "c")]
+    rows = [{"prompt": "two", "chosen": "tea", "rejected": word} for word in ("tea", "pie")]
     config = RewardConfig.model_validate({"data": files(*rows)})
     (found,) = checked(tokenizer, config, "reward_model", num_examples=1)
     assert [p.text for p in found.problems] == ["1 pairs have the same text as chosen and rejected"]
@@ -143,8 +163,10 @@ def test_the_balance_of_labels_is_shown_and_a_one_sided_one_noted(tokenizer, fil
     assert found.examples[1][0] == "undesirable"
     config = KtoConfig.model_validate({"data": files(rows[0], rows[2])})
     assert problems(tokenizer, config) == [
-        ("every response has the same label; KTO needs both labels", False)
+        ("every response has the same label; KTO needs both labels", True)
     ]
+    found = problems(tokenizer, config, first_rows=1)
+    assert [stops for text, stops in found if "same label" in text] == [False]
 
 
 def test_the_balance_of_step_labels_is_shown(tokenizer, files):
@@ -177,6 +199,36 @@ def test_texts_are_cut_and_so_never_too_long(tokenizer, files):
     ]
 
 
+def test_it_says_in_which_form_a_file_was_read(tokenizer, files):
+    row = {
+        "Body": "we take",
+        "Question": "two tea please",
+        "said": [{"speaker": "bot", "text": HERE}],
+    }
+    columns = {"prompt": "{Body} {Question}", "response": "said"}
+    (found,) = checked(tokenizer, sft(files(row, columns=columns)))
+    assert found.forms == ('prompt = "{Body} {Question}" + response = said {speaker, text}',)
+    assert checked(tokenizer, sft({"name": "cafe", "size": 2}))[0].forms == ()
+
+
+def test_files_of_one_form_are_said_once_and_others_too(tokenizer, files):
+    paths = [files(TEA, name=name)["path"] for name in "ab"]
+    paths.append(files({"question": "one pie", "answer": 3}, name="c")["path"])
+    (found,) = checked(tokenizer, sft({"name": "files", "path": paths}))
+    assert found.forms == ("prompt + response", "question + answer")
+
+
+def test_a_dataset_of_ties_stops_the_step_and_some_ties_are_noted(tokenizer, files):
+    pair = {"prompt": "a", "response_a": "two tea", "response_b": "one pie"}
+    tie, vote = {**pair, "winner": "tie"}, {**pair, "winner": "b"}
+    expected = "1 rows have no preferences (the first: rows.jsonl, row 1): a tie, or no two answers"
+    for rows, is_stopped in (([tie], True), ([tie, vote], False)):
+        config = RewardConfig.model_validate({"data": files(*rows)})
+        ((text, stops), *_) = problems(tokenizer, config, step="reward_model")
+        assert text.startswith(expected)
+        assert stops is is_stopped
+
+
 def test_each_part_of_a_mixture_is_checked_by_itself(tokenizer, files):
     parts = [{"data": files(TEA)}, {"data": {"name": "cafe", "size": 3}}]
     found = checked(tokenizer, sft({"name": "mixed", "parts": parts}))
@@ -207,7 +259,7 @@ def test_the_tokenizer_is_the_one_that_sft_makes():
 
 def test_a_tokenizer_that_is_not_there_or_cannot_pad_says_so(tmp_path, tokenizer):
     data = {"name": "cafe", "size": 20}
-    with pytest.raises(DataError, match="does not hold a tokenizer"):
+    with pytest.raises(DataError, match="expected the folder of a Hugging Face model, found n"):
         tokenizer_of(sft(data, base={"name": "local", "path": str(tmp_path / "none")}))
     own = copy.deepcopy(tokenizer)
     own.pad_token = own.eos_token

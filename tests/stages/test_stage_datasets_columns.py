@@ -79,7 +79,7 @@ def test_what_json_has_no_word_for_stays_behind_and_the_log_says_so(tmp_path, ca
     with caplog.at_level(logging.WARNING):
         found = prompts(FileDataConfig(path=str(tmp_path / "data.parquet")))
     assert [row.columns for row in found] == [{"n": 1}, {"at": None, "n": 2}]
-    assert "data.parquet: at, raw hold more than texts" in caplog.text
+    assert "data.parquet: rewards do not receive at, raw" in caplog.text
 
 
 def test_columns_stand_on_the_tokenised_prompt_and_cannot_be_changed(tmp_path, tokenizer):

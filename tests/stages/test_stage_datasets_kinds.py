@@ -166,7 +166,7 @@ def test_a_preference_is_recognised_from_its_columns(tmp_path, row, found):
         ),
         (
             {"chosen": "\n\nHuman: a\n\nHuman: b", "rejected": "\n\nHuman: a\n\nAssistant: b"},
-            "Human and Assistant in turn",
+            "alternating Human and Assistant turns",
         ),
         ({"prompt": "a", "chosen": "b", "rejected": "c", "margin": "much"}, "a float"),
     ],
@@ -264,7 +264,9 @@ def test_a_prompt_is_recognised_and_its_answer_left_out(tmp_path, row):
 
 
 def test_the_cafe_has_no_solutions_and_says_what_it_has():
-    with pytest.raises(DataError, match="the café has no solutions; it has demonstrations, texts"):
+    with pytest.raises(
+        DataError, match="`name: cafe` has no rows of kind solutions; it has demonstrations, texts"
+    ):
         solutions(CafeDataConfig())
 
 

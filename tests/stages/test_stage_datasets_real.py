@@ -1,9 +1,7 @@
 """Real public datasets, each as its kind, and tokenised with a real tokenizer."""
 
 import logging
-import os
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
@@ -28,28 +26,18 @@ from training_core.data.templates import CHAT_TEMPLATES, template_from_prompt
 LONG = 10**6
 
 
-@pytest.fixture(scope="module")
-def folder():
-    """Real data beside the repository, or where RATCHET_SHARED says."""
-    beside = Path(__file__).resolve().parents[3] / "shared"
-    found = Path(os.environ.get("RATCHET_SHARED", beside)) / "data"
-    if not found.is_dir():
-        pytest.skip(f"there is no {found}; set RATCHET_SHARED to the folder with the shared data")
-    return found
-
-
 @pytest.fixture
-def real(folder):
+def real(shared_data):
     """A real tokenizer; it writes a word together with the space after it."""
     from training_core.models.hub import load_tokenizer
 
-    tokenizer = load_tokenizer(folder / "models/TinyStories-656K")
+    tokenizer = load_tokenizer(shared_data / "models/TinyStories-656K")
     tokenizer.chat_template = CHAT_TEMPLATES["chatml"]
     return tokenizer
 
 
-def source(folder, name, **settings):
-    return FileDataConfig(path=str(folder / f"{name}.jsonl.gz"), **settings)
+def source(shared_data, name, **settings):
+    return FileDataConfig(path=str(shared_data / f"{name}.jsonl.gz"), **settings)
 
 
 @pytest.mark.parametrize(
@@ -74,29 +62,29 @@ def source(folder, name, **settings):
         (prompts, "verifiable/humaneval", 164),
     ],
 )
-def test_every_row_of_a_real_dataset_is_recognised(folder, load, name, rows):
-    assert len(load(source(folder, name))) == rows
+def test_every_row_of_a_real_dataset_is_recognised(shared_data, load, name, rows):
+    assert len(load(source(shared_data, name))) == rows
 
 
-def test_labels_are_as_often_what_the_sources_say(folder):
-    gsm8k = unpaired_responses(source(folder, "reward/gsm8k_model_solutions_unpaired"))
+def test_labels_are_as_often_what_the_sources_say(shared_data):
+    gsm8k = unpaired_responses(source(shared_data, "reward/gsm8k_model_solutions_unpaired"))
     assert sum(r.is_desirable for r in gsm8k) == 2001
-    coffee = source(folder, "reward/taskmaster_tm4_coffee_unpaired")
+    coffee = source(shared_data, "reward/taskmaster_tm4_coffee_unpaired")
     assert unpaired_responses(coffee, threshold=0.5) == unpaired_responses(coffee)
-    mistakes = solutions(source(folder, "process/bigbench_mistake"))
+    mistakes = solutions(source(shared_data, "process/bigbench_mistake"))
     assert sum(0.0 not in s.labels for s in mistakes) == 478  # traces without a mistake
 
 
-def test_raw_hh_rlhf_is_the_converted_one(folder, caplog):
+def test_raw_hh_rlhf_is_the_converted_one(shared_data, caplog):
     with caplog.at_level(logging.WARNING):
         raw = preferences(
-            source(folder, "preference/hh_rlhf_harmless_base.raw200", skip_bad_rows=True)
+            source(shared_data, "preference/hh_rlhf_harmless_base.raw200", skip_bad_rows=True)
         )
     assert len(raw) >= 187  # of 2,312 pairs 13 are bad; here are 200 of them
     converted = [
         pair
         for part in ("train", "test")
-        for pair in preferences(source(folder, f"preference/hh_rlhf_harmless_base.{part}"))
+        for pair in preferences(source(shared_data, f"preference/hh_rlhf_harmless_base.{part}"))
     ]
     known = {repr((p.prompt, p.chosen, p.rejected)) for p in converted}
     short = [p for p in raw if repr((p.prompt, p.chosen, p.rejected)) in known]
@@ -107,12 +95,12 @@ def test_raw_hh_rlhf_is_the_converted_one(folder, caplog):
 @pytest.mark.parametrize("template", ["chatml", "zephyr", "roles", "prompt"])
 @pytest.mark.parametrize("name", ["taskmaster_tm4_coffee.test", "oasst_en100_best_path"])
 def test_what_is_trained_of_a_real_conversation_is_what_the_assistant_said(
-    folder, real, name, template
+    shared_data, real, name, template
 ):
     """Family 15: decode the masked span and compare it with the answers."""
     prompted = template_from_prompt("User: {}\nAssistant: ")
     real.chat_template = {**CHAT_TEMPLATES, "prompt": prompted}[template]
-    rows = demonstrations(source(folder, f"instruction/{name}"))
+    rows = demonstrations(source(shared_data, f"instruction/{name}"))
     examples = encode_demonstrations(real, rows, max_tokens=LONG)
     for row, example in zip(rows, examples, strict=True):
         said = [m["content"] for m in row.prompt if m["role"] == "assistant"] + [row.response]
@@ -123,22 +111,24 @@ def test_what_is_trained_of_a_real_conversation_is_what_the_assistant_said(
         assert "".join(trained.split()) == "".join(known.split())
 
 
-def test_real_rows_of_every_kind_become_tokens(folder, real):
+def test_real_rows_of_every_kind_become_tokens(shared_data, real):
     pairs = encode_pairs(
-        real, preferences(source(folder, "preference/rasbt_polite_impolite.test")), max_tokens=LONG
+        real,
+        preferences(source(shared_data, "preference/rasbt_polite_impolite.test")),
+        max_tokens=LONG,
     )
     rated = encode_unpaired(
         real,
-        unpaired_responses(source(folder, "reward/taskmaster_tm4_coffee_unpaired", limit=50)),
+        unpaired_responses(source(shared_data, "reward/taskmaster_tm4_coffee_unpaired", limit=50)),
         max_tokens=LONG,
     )
     steps = encode_solutions(
-        real, solutions(source(folder, "process/bigbench_mistake", limit=50)), max_tokens=LONG
+        real, solutions(source(shared_data, "process/bigbench_mistake", limit=50)), max_tokens=LONG
     )
-    stories = texts(source(folder, "text/tinystories_v2_gpt4.test"))
+    stories = texts(source(shared_data, "text/tinystories_v2_gpt4.test"))
     cut = encode_texts(real, stories, max_tokens=64)
     assert (len(pairs), len(rated), len(steps)) == (100, 50, 50)
-    for each in steps:
+    for _, each in steps:
         assert len(each.step_ends) == len(each.labels)
         assert each.step_ends[-1] == len(each.example) - 1
     whole = encode_texts(real, stories, max_tokens=LONG)

@@ -4,11 +4,12 @@ import logging
 from collections import Counter
 from fractions import Fraction
 
+import datasets
 import pytest
 from datasets import Dataset, DatasetDict
 
 from stages.configs.data_config import FileDataConfig, HubDataConfig, MixedDataConfig
-from stages.datasets import prompts
+from stages.datasets import prompts, tables
 from stages.datasets.mixing import mixture_order, quotas
 from stages.files import write_jsonl
 from training_core.errors import DataError
@@ -48,6 +49,30 @@ def test_a_folder_that_nobody_saved_and_a_split_of_a_file_say_what_to_do(tmp_pat
         words(FileDataConfig(path=str(tmp_path)))
     with pytest.raises(DataError, match="a file has none; remove it"):
         words(file(tmp_path / "a.jsonl", "a", split="train"))
+
+
+class OnThisMachine:
+    """The package `datasets`, which reads a folder instead of a repository."""
+
+    def __init__(self, folder):
+        self._folder = str(folder)
+
+    def load_dataset(self, repo, *arguments, **options):
+        del repo
+        return datasets.load_dataset(self._folder, *arguments, **options)
+
+
+def test_a_dataset_that_is_a_script_is_refused_and_not_run(tmp_path, monkeypatch):
+    folder = tmp_path / "trap"
+    folder.mkdir()
+    (folder / "trap.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(DataError, match="would be read instead of the hub"):
+        words(HubDataConfig.model_construct(repo=str(folder)))
+    # There is no network, so that folder stands for a repository of the hub.
+    monkeypatch.setattr(tables, "datasets", OnThisMachine(folder))
+    with pytest.raises(DataError, match="is a Python script, and such code is never run"):
+        words(HubDataConfig(repo="someone/trap"))
+    assert not (tmp_path / "ran").exists()
 
 
 def test_several_files_and_globs_are_read_in_order_and_count_their_own_rows(tmp_path):
@@ -162,3 +187,10 @@ def test_a_mixture_reads_its_parts_with_their_own_limits(tmp_path):
     with pytest.raises(DataError, match=r"8.*lower `size`, or set `exhaustion: all`"):
         words(MixedDataConfig(parts=part, size=100))
     assert len(words(MixedDataConfig(parts=part, size=100, exhaustion="all"))) == 100
+
+
+def test_a_mixture_that_a_tiny_weight_makes_endless_is_refused():
+    """The other part would repeat until the tiny share has given its row."""
+    with pytest.raises(DataError, match="would have 100,000,001 rows, the limit is 10,000,000"):
+        mixture_order([1, 1], [1.0, 1e-8], seed=0, exhaustion="all")
+    assert len(mixture_order([1, 1], [1.0, 1e-8], seed=0, exhaustion="all", size=9)) == 9

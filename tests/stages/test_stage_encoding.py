@@ -80,7 +80,7 @@ def test_conditional_sft_shows_each_prompt_its_reward(tokenizer):
 
 def test_conditional_sft_without_a_reward_names_the_row(tokenizer):
     rows = [Demonstration(TEA, HERE, reward=1.0), Demonstration(TEA, HERE)]
-    with pytest.raises(DataError, match="row 2: conditional SFT needs a reward with every row"):
+    with pytest.raises(DataError, match="prompt 2: conditional SFT needs a reward with every row"):
         encode_demonstrations(tokenizer, rows, max_tokens=99, reward_suffix=" {reward}")
 
 
@@ -145,7 +145,10 @@ def test_a_rating_is_a_response_and_its_verdict(tokenizer):
     assert [r.is_desirable for r in found] == [False, True]
     assert found[0].example == one(tokenizer, TEA, HERE)
     assert found[1].example == one(tokenizer, TEA, HERE, is_finished=False)
-    assert encode_unpaired(tokenizer, rows, max_tokens=13) == []
+    # 8 tokens of prompt and 5 of response; only the finished one also has an end token
+    assert encode_unpaired(tokenizer, rows, max_tokens=13) == found[1:]
+    with pytest.raises(DataError, match=r"each of the \d rows is longer than max_tokens=12"):
+        encode_unpaired(tokenizer, rows, max_tokens=12)
 
 
 # ------------------------------------------- solutions
@@ -153,7 +156,8 @@ def test_a_rating_is_a_response_and_its_verdict(tokenizer):
 
 def test_a_step_ends_at_the_last_token_of_its_separator(tokenizer):
     rows = [Solution(TEA, ("one tea", "two tea please"), (1.0, None))]
-    (steps,) = encode_solutions(tokenizer, rows, max_tokens=99, separator=" . !")
+    ((row, steps),) = encode_solutions(tokenizer, rows, max_tokens=99, separator=" . !")
+    assert row is rows[0]
     # 8 tokens of prompt, then "one tea . !" (8..11) and "two tea please . !" (12..16)
     assert steps.step_ends == (11, 16)
     assert steps.labels == (1.0, None)
@@ -163,19 +167,23 @@ def test_a_step_ends_at_the_last_token_of_its_separator(tokenizer):
 
 def test_a_separator_without_tokens_leaves_the_end_on_the_steps_own_last_token(tokenizer):
     rows = [Solution(TEA, ("one tea", "two"), (0.5, 1.0))]
-    (steps,) = encode_solutions(tokenizer, rows, max_tokens=99)  # this tokenizer skips line breaks
+    ((_, steps),) = encode_solutions(
+        tokenizer, rows, max_tokens=99
+    )  # this tokenizer skips line breaks
     assert steps.step_ends == (9, 10)
-    assert encode_solutions(tokenizer, rows, max_tokens=10) == []
+    with pytest.raises(DataError, match="each of the 1 rows is longer than max_tokens=10"):
+        encode_solutions(tokenizer, rows, max_tokens=10)
 
 
 def test_a_solution_without_a_prompt_begins_with_the_bos_token(tokenizer):
-    (steps,) = encode_solutions(tokenizer, [Solution((), ("one tea",), (1.0,))], max_tokens=99)
+    rows = [Solution((), ("one tea",), (1.0,))]
+    ((_, steps),) = encode_solutions(tokenizer, rows, max_tokens=99)
     assert tokenizer.decode(steps.example.input_ids) == "<s> one tea"
     assert steps.step_ends == (2,)
 
 
 def test_a_step_without_tokens_is_named(tokenizer):
-    with pytest.raises(DataError, match="prompt 1: step 2 has no tokens"):
+    with pytest.raises(DataError, match="prompt 1: step 2 of the solution has no tokens"):
         rows = [Solution(TEA, ("one", " "), (1.0, 1.0))]
         encode_solutions(tokenizer, rows, max_tokens=99)
 

@@ -8,11 +8,13 @@ import torch
 from stages.attempt import Attempt
 from stages.configs.training_config import AdamWConfig
 from stages.contract import Context
-from stages.reinforcement.experience import make_experience
+from stages.files import read_jsonl
 from stages.runtime.metric_files import FileSink
 from stages.training.checkpointing import Checkpoints
 from stages.training.engines import make_engine
-from training_core.algorithms.kl import k1
+from stages.training.resumable_steps import run_steps
+from tests.rounds import estimate, experience_of
+from training_core.errors import IntegrityError
 from training_core.types import Prompt, Rollout, ScoredRollout
 
 
@@ -23,17 +25,12 @@ def scored(reward, tokens):
 
 
 def test_experience_of_two_rollouts_worked_out_by_hand():
-    found = make_experience(
+    found = experience_of(
         [scored(3.0, 2), scored(1.0, 1)],
         policy=lambda b: b.loss_mask * -1.0,
         reference=lambda b: b.loss_mask * -1.5,
         critic=lambda b: b.loss_mask * 0.5,
-        kl_estimator=k1,
         kl_coef=0.2,
-        gamma=1.0,
-        gae_lambda=1.0,
-        pad_id=0,
-        device=torch.device("cpu"),
     )
     # KL = -1 - (-1.5) = 0.5 per token and costs 0.1: rewards are -0.1, 2.9 and 0.9
     # returns (gamma = lambda = 1): 2.8, 2.9 and 0.9; the values are 0.5: advantages 2.3, 2.4, 0.4
@@ -48,34 +45,25 @@ def test_experience_of_two_rollouts_worked_out_by_hand():
 
 def test_a_policy_that_strays_further_from_the_reference_gets_smaller_returns():
     def returns(ref_logprob):
-        return make_experience(
+        return experience_of(
             [scored(1.0, 3)],
             policy=lambda b: b.loss_mask * -1.0,
             reference=lambda b: b.loss_mask * ref_logprob,
             critic=lambda b: b.loss_mask * 0.0,
-            kl_estimator=k1,
             kl_coef=0.1,
-            gamma=1.0,
-            gae_lambda=0.95,
-            pad_id=0,
-            device=torch.device("cpu"),
+            estimate=estimate(gamma=1.0, gae_lambda=0.95),
         ).returns.sum()
 
     assert returns(-3.0) < returns(-1.0)
 
 
 def test_rows_of_an_experience_are_cut_to_their_own_longest():
-    whole = make_experience(
+    whole = experience_of(
         [scored(1.0, 4), scored(2.0, 1), scored(3.0, 2)],
         policy=lambda b: b.loss_mask * -1.0,
         reference=lambda b: b.loss_mask * -1.0,
         critic=lambda b: b.loss_mask * 0.5,
-        kl_estimator=k1,
         kl_coef=0.1,
-        gamma=1.0,
-        gae_lambda=1.0,
-        pad_id=0,
-        device=torch.device("cpu"),
     )
     rows = whole.rows(torch.tensor([2, 1]))
     assert rows.batch.input_ids.tolist() == [[1, 2, 5, 6], [1, 2, 5, 0]]
@@ -143,3 +131,24 @@ def test_a_stage_that_starts_again_from_nothing_starts_its_curve_again(context):
     assert Checkpoints(context, *small_stage(), keep=2).resume() == 0
     context.sink.log(1, {"loss": 1.0})
     assert len(context.attempt.metrics.read_text().splitlines()) == 1
+
+
+def test_a_checkpoint_of_a_step_that_the_stage_does_not_have_is_an_error(context):
+    checkpoints = Checkpoints(context, *small_stage(), keep=2)
+    checkpoints.save(100_000)
+    with pytest.raises(IntegrityError, match=r"step 125 or lower, found one of step 100000 below"):
+        run_steps(lambda _: iter(()), 125, checkpoints, context, save_every=10)
+
+
+def test_a_stray_folder_and_a_torn_curve_do_not_stop_a_resume(context, tmp_path):
+    models, engines = small_stage()
+    context.sink.log(4, {"loss": 1.0})
+    Checkpoints(context, models, engines, keep=2).save(4)
+    with context.attempt.metrics.open("a") as file:
+        file.write('{"step": 5, "ti')
+    (context.attempt.checkpoints / "step-copy").mkdir()
+    assert Checkpoints(context, *small_stage(), keep=2).resume() == 4
+    assert [line["step"] for line in read_jsonl(context.attempt.metrics)] == [4]
+    context.attempt.metrics.write_text('{"step": 3}\n{"loss": 1}\n{"step": 4}\n')
+    with pytest.raises(IntegrityError, match=r"metrics\.jsonl: expected a number as `step`"):
+        Checkpoints(context, *small_stage(), keep=2).resume()

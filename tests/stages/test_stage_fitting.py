@@ -3,121 +3,28 @@
 import os
 import signal
 import sys
-from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import load_file
-from torch import nn
 
 from stages.attempt import Attempt
-from stages.configs.training_config import (
-    AdamWConfig,
-    BestMetricConfig,
-    ConstantOptimizerConfig,
-    MuonConfig,
-    OptimizerConfig,
-    TrainingConfig,
-)
-from stages.contract import Context
-from stages.files import read_jsonl
-from stages.runtime.metric_files import FileSink
-from stages.training.best_checkpoint import BestCheckpoint
-from stages.training.engines import make_engine
 from stages.training.fit import fit
+from tests.stages.waves import (
+    EVERYTHING,
+    TOTAL,
+    StopAt,
+    assert_same,
+    batch_of,
+    context_of,
+    curve,
+    run,
+    squares,
+    training,
+    wave,
+)
 from training_core.checkpoint import complete_checkpoints
-from training_core.errors import ConfigError, StoppedError
-from training_core.types import Loss
-
-TOTAL = 12
-
-
-class Wave(nn.Module):
-    """A small network with a random part, so that every random number counts."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
-        self.dropout = nn.Dropout(0.3)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = self.dropout(torch.tanh(layer(x)))
-        return x
-
-
-def wave():
-    torch.manual_seed(3)
-    return Wave()
-
-
-def squares(model, x):
-    return Loss((model(x) - 1.0).square().sum(), float(len(x)))
-
-
-def batch_of(step):
-    generator = torch.Generator().manual_seed(step)
-    return [torch.randn(n, 4, generator=generator) for n in (3, 1)]
-
-
-def training(**changes):
-    settings = {
-        "epochs": 1, "batch_size": 1, "save_every_steps": 2, "optimizer": {"learning_rate": 0.05},
-        **changes,
-    }  # fmt: skip
-    return TrainingConfig.model_validate(settings)
-
-
-EVERYTHING = {
-    "optimizer": {"name": "muon", "learning_rate": 0.05, "schedule": "wsd", "min_ratio": 0.1},
-    "ema_decay": 0.8,
-    "eval_every_steps": 3,
-    "best_metric": {"metric": "distance", "better": "min"},
-    "export": "best",
-}
-
-
-def context_of(folder, **changes):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Context(Attempt(folder), FileSink(Attempt(folder), "sft"), **changes)
-
-
-def distance(model):
-    """Measures the model with random numbers of its own."""
-
-    def evaluate():
-        assert not model.training
-        assert not torch.is_grad_enabled()
-        noise = torch.rand(())
-        first = model.layers[0].weight
-        return {"distance": float((first - 0.2).square().sum()), "noise": float(noise)}
-
-    return evaluate
-
-
-def run(folder, settings, *, evaluate=distance, **changes):
-    model = wave()
-    torch.manual_seed(11)
-    fit(
-        model,
-        squares,
-        batch_of,
-        num_examples=TOTAL,
-        training=settings,
-        context=context_of(folder, **changes),
-        evaluate=evaluate(model) if evaluate else None,
-    )
-    return model.state_dict()
-
-
-def curve(folder):
-    return [(line["step"], line["metrics"]) for line in read_jsonl(folder / "metrics.jsonl")]
-
-
-def assert_same(found, expected):
-    for name, weight in expected.items():
-        assert torch.equal(found[name], weight), name
+from training_core.errors import StoppedError
 
 
 def test_evaluating_changes_nothing_that_is_trained(tmp_path):
@@ -183,17 +90,6 @@ def test_the_best_weights_become_the_artifact_if_asked(tmp_path):
         tmp_path / "last", training(**SCORED, export="best"), evaluate=script(0.1, 0.2, 0.3, 0.9)
     )
     assert_same(last, half)
-
-
-@dataclass
-class StopAt:
-    """Asks to stop after so many questions, which come once per step."""
-
-    left: int
-
-    def __call__(self):
-        self.left -= 1
-        return self.left <= 0
 
 
 def test_a_resumed_run_remembers_the_best(tmp_path):
@@ -287,97 +183,3 @@ def test_a_run_that_is_killed_at_any_write_ends_bit_for_bit_as_an_undisturbed_on
         assert curve(folder) == curve(tmp_path / "peace")
     assert status == 0
     assert deaths >= 5
-
-
-# ------------------------------------------------------------------ what is refused
-
-
-def test_an_evaluation_that_does_not_exist_is_asked_for_by_nobody(tmp_path):
-    with pytest.raises(ConfigError, match="eval_every_steps and best_metric need an evaluation"):
-        run(tmp_path, training(eval_every_steps=2), evaluate=None)
-
-
-def test_a_metric_that_was_not_measured_names_the_nearest(tmp_path):
-    settings = training(best_metric={"metric": "distanse"})
-    with pytest.raises(ConfigError, match=r"no metric 'distanse' .*did you mean 'distance'"):
-        run(tmp_path, settings)
-
-
-def test_the_best_of_nothing_cannot_be_exported():
-    with pytest.raises(ValidationError, match="export: best needs best_metric"):
-        training(export="best")
-    with pytest.raises(ValidationError, match="export: best needs eval_every_steps"):
-        training(export="best", best_metric={"metric": "distance"})
-
-
-def test_the_first_of_equals_and_no_nan_is_best():
-    best = BestCheckpoint(BestMetricConfig(metric="x", better="min"))
-    assert [best.takes(s, {"x": v}) for s, v in enumerate([float("nan"), 2, 2, 1, 3])] == [
-        False, True, False, True, False,
-    ]  # fmt: skip
-    assert (best.step, best.value) == (3, 1.0)
-
-
-def test_a_checkpoint_of_another_engine_is_refused_and_says_so(tmp_path):
-    with pytest.raises(StoppedError):
-        run(tmp_path, training(), should_stop=StopAt(2))
-    directory = complete_checkpoints([tmp_path / "checkpoints"])[0].directory
-    from training_core import checkpoint
-
-    found = replace(checkpoint.complete_checkpoints([tmp_path / "checkpoints"])[0])
-    state = checkpoint.load(found, {"model": wave()})
-    state["engines"]["engine"]["kind"] = "deepspeed"
-    checkpoint.save(directory.parent, found.step, {"model": wave()}, state, keep=1)
-    with pytest.raises(ConfigError, match=r"made by the engine 'deepspeed'.*is 'torch'"):
-        run(tmp_path, training())
-
-
-@pytest.mark.parametrize(
-    ("engine", "why"),
-    [
-        ({"zero_stage": 2, "offload_parameters": True}, "offload_parameters needs zero_stage 3"),
-        ({"zero_stage": 0, "offload_optimizer": True}, "needs zero_stage 1, 2 or 3, found 0"),
-        ({"zero_stage": 3, "tensor_parallel_size": 2}, "needs zero_stage 1 or 2, found 3"),
-        ({"zero_stage": 4}, "Input should be 0, 1, 2 or 3"),
-    ],
-)
-def test_settings_that_deepspeed_would_refuse_are_refused_when_they_are_read(engine, why):
-    with pytest.raises(ValidationError, match=why):
-        training(engine={"name": "deepspeed", **engine})
-
-
-def test_deepspeed_has_no_muon():
-    settings = training(optimizer={"name": "muon"}, engine={"name": "deepspeed"})
-    with pytest.raises(ConfigError, match="has the optimizer 'adamw' alone, found 'muon'"):
-        make_engine(wave(), settings.optimizer, 10, settings.engine)
-
-
-# ------------------------------------------------------------------ the optimizers' union
-
-
-def test_an_optimizer_without_a_name_is_adamw():
-    adapter = TypeAdapter(OptimizerConfig)
-    assert adapter.validate_python({"learning_rate": 1e-3}) == AdamWConfig(learning_rate=1e-3)
-    assert isinstance(adapter.validate_python({"name": "muon"}), MuonConfig)
-    assert adapter.validate_python(MuonConfig()) == MuonConfig()
-    assert adapter.validate_python(AdamWConfig().model_dump(mode="json")) == AdamWConfig()
-    with pytest.raises(ValidationError, match=r"'moun' found using .* does not match"):
-        adapter.validate_python({"name": "moun"})
-    with pytest.raises(ValidationError, match=r"adamw\.momentum"):
-        adapter.validate_python({"momentum": 0.9})  # AdamW has none
-
-
-def test_reinforcement_learning_starts_from_a_constant_rate():
-    adapter = TypeAdapter(ConstantOptimizerConfig)
-    assert adapter.validate_python({"learning_rate": 1e-3}).schedule == "constant"
-    assert adapter.validate_python({"name": "muon"}).schedule == "constant"
-
-
-@pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_every_setting_of_an_optimizer_reaches_it(name):
-    settings = training(optimizer={"name": name, "betas": (0.8, 0.9), "eps": 0.25}).optimizer
-    engine = make_engine(wave(), settings, 10)
-    groups = [g for o in engine.state_dict()["optimizers"] for g in o["param_groups"]]
-    assert {g["betas"] for g in groups if "betas" in g} == {(0.8, 0.9)}
-    assert {g["eps"] for g in groups if "betas" in g} == {0.25}
-    assert len(engine.state_dict()["optimizers"]) == {"adamw": 1, "muon": 2}[name]

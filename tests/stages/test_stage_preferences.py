@@ -12,13 +12,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from stages import dpo, sft
+from stages.attempt import Attempt
+from stages.batches.encoding import encode_demonstrations
+from stages.batches.micro_batches import Examples
 from stages.configs.distillation_config import DistillationConfig
-from stages.runtime.store import Manifest, Store
+from stages.configs.dpo_config import DpoConfig
+from stages.configs.sft_config import SftConfig
+from stages.contract import Context
+from stages.datasets import Demonstration
+from stages.files import read_jsonl, write_jsonl
+from stages.runtime.manifest import Manifest
+from stages.runtime.metric_files import FileSink
+from stages.runtime.store import Store
+from stages.training.heldout_metrics import mean_loss
 from training_core.data import cafe
+from training_core.models import hub
 
+CPU = torch.device("cpu")
 HELDOUT = {"name": "cafe", "split": "heldout", "size": 48}
 PAIRS = {"name": "cafe", "size": 160, "seed": 1}
 SFT = {
@@ -155,6 +171,118 @@ def test_lora_dpo_starts_at_ln_2_and_exports_whole_weights(start, finish, bits):
     assert any(not whole[name].equal(before[name]) for name in whole)
 
 
+def test_sft_on_sampled_responses_trains_only_these(start, tmp_path):
+    """The earlier answers in the prompts were neither sampled nor selected."""
+    talk = [
+        {"role": "user", "content": "one tea please"},
+        {"role": "assistant", "content": "no no no no"},
+        {"role": "user", "content": "two cake please"},
+    ]
+    (tmp_path / "dataset").mkdir()
+    write_jsonl(tmp_path / "dataset/data.jsonl", [{"prompt": talk, "response": "two cake ."}])
+    policy = start.store.artifact_dir(start.sft)
+    settings = {**training(1, 1e-3), "unknown_limit": 1.0}
+    config = SftConfig.model_validate({"training": settings})
+    assert config.train_on == "last_turn"
+    attempt = Attempt(tmp_path)
+    inputs = {"policy": policy, "dataset": tmp_path / "dataset"}
+    sft.run(config, inputs, Context(attempt, FileSink(attempt, "sft")))
+    model, tokenizer = hub.load_policy(policy), hub.load_tokenizer(policy)
+    row = Demonstration(tuple(talk), "two cake .")
+    losses = {
+        turns: mean_loss(
+            model,
+            Examples(
+                encode_demonstrations(tokenizer, [row], max_tokens=64, train_on=turns), 0, CPU
+            ),
+            budget_tokens=64,
+        )
+        for turns in ("last_turn", "every_turn")
+    }
+    first = read_jsonl(attempt.metrics)[0]["metrics"]["sft/loss"]
+    assert first == pytest.approx(losses["last_turn"], abs=1e-4)
+    assert abs(losses["every_turn"] - losses["last_turn"]) > 0.1
+
+
+def test_sft_on_given_conversations_trains_every_turn_unless_it_is_told_otherwise():
+    given = SftConfig.model_validate({"data": PAIRS})
+    assert given.train_on == "every_turn"
+    assert SftConfig.model_validate({"train_on": "every_turn"}).train_on == "every_turn"
+    assert SftConfig.model_validate({"train_on": None}).train_on == "last_turn"
+
+
+def dropout_weights(finish, folder, *, seed):
+    """Train with the dropout of an adapter, in a store of its own."""
+    model = {"lora": {"rank": 4, "dropout": 0.3}}
+    config = {**SFT, "model": model, "training": training(1, 1e-2), "seed": seed}
+    manifest = finish(Store(folder), "sft", config)
+    return (Store(folder).artifact_dir(manifest) / "model.safetensors").read_bytes()
+
+
+def test_two_runs_of_one_key_with_dropout_give_the_same_bytes(finish, tmp_path):
+    torch.manual_seed(1)
+    one = dropout_weights(finish, tmp_path / "a", seed=3)
+    torch.manual_seed(2)  # what a process did before the stage does not matter
+    assert dropout_weights(finish, tmp_path / "b", seed=3) == one
+    assert dropout_weights(finish, tmp_path / "c", seed=4) != one
+
+
+@pytest.fixture(scope="module")
+def gpt2(start, tmp_path_factory) -> Path:
+    """A policy with dropout 0.1 in its layers, as GPT-2 has by default."""
+    tokenizer = hub.load_tokenizer(start.store.artifact_dir(start.sft))
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ids))
+    assert model.config.resid_pdrop == 0.1
+    folder = tmp_path_factory.mktemp("gpt2")
+    hub.save(model, tokenizer, folder)
+    return folder
+
+
+def first_loss(gpt2, folder, **model):
+    data = {"data": PAIRS, "training": training(1, 1e-3), "model": model}
+    config = DpoConfig.model_validate({**data, "loss": {"name": "dpo", "beta": 1.0}})
+    folder.mkdir()
+    attempt = Attempt(folder)
+    context = Context(attempt, FileSink(attempt, "dpo"))
+    torch.manual_seed(0)
+    dpo.run(config, {"policy": gpt2, "reference": gpt2}, context)
+    saved = hub.load_policy(attempt.artifact)
+    assert saved.config.resid_pdrop == 0.1  # the artifact keeps it
+    return read_jsonl(attempt.metrics)[0]["metrics"]["dpo/loss"]
+
+
+def test_the_first_dpo_loss_of_a_model_with_dropout_is_ln_2(gpt2, tmp_path):
+    assert first_loss(gpt2, tmp_path / "off") == pytest.approx(math.log(2), abs=1e-5)
+    with_dropout = first_loss(gpt2, tmp_path / "on", dropout=True)
+    assert abs(with_dropout - math.log(2)) > 1e-3
+
+
+@pytest.mark.parametrize("is_desirable", [True, False])
+def test_kto_refuses_rows_of_one_label(start, write_request, run_here, tmp_path, is_desirable):
+    rows = [{"prompt": "one tea please", "completion": "one tea .", "label": is_desirable}] * 4
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    data = {"name": "files", "path": str(tmp_path / "rows.jsonl")}
+    request = write_request(start.store, "kto", {"data": data}, start.twins)
+    assert run_here(request) == 20
+    error = request.with_name("error.json").read_text()
+    kind = "desirable" if is_desirable else "undesirable"
+    assert f"all 4 responses are {kind}, and KTO needs both kinds" in error
+
+
+def test_kto_refuses_a_score_that_is_no_number(start, write_request, run_here, tmp_path):
+    rows = [{"prompt": "one tea", "completion": "yes", "score": s} for s in ("1", "nan", "0")]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    data = {"name": "files", "path": str(tmp_path / "rows.jsonl")}
+    config = {"data": data, "threshold": 0.5}
+    request = write_request(start.store, "kto", config, start.twins)
+    assert run_here(request) == 20
+    error = request.with_name("error.json").read_text()
+    assert "row 2, field 'score': expected a finite number, found 'nan'" in error
+
+
 def test_kto_raises_the_margin_between_good_and_bad(start, finish):
     config = {
         "data": PAIRS,  # each pair is two ratings
@@ -196,8 +324,9 @@ def test_a_process_reward_model_learns_which_steps_are_right(start, finish, solu
         "training": training(4, 1e-2),
     }
     manifest = finish(start.store, "process_reward", config, {"policy": start.sft})
-    # Of two steps the first is always right and the second every other time: 3 of 4.
-    assert manifest.metrics["heldout_majority"] == pytest.approx(0.75, abs=0.02)
+    # Of two steps the first is always right and the second every other time: 3 of 4, ± the
+    # standard error of the 32 solutions held out, sqrt(1/4 / 32) / 2 = 0.044, twice.
+    assert manifest.metrics["heldout_majority"] == pytest.approx(0.75, abs=0.09)
     assert manifest.metrics["heldout_accuracy"] > 0.95
     assert manifest.kind == "process_reward_model"
 

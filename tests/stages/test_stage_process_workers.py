@@ -15,11 +15,15 @@ from test_stage_process import SFT, wait_for_step
 
 from stages.files import read_jsonl
 from stages.runtime.exit_codes import ExitCode
+from stages.runtime.forked_stage import FOLDER_VARIABLE
 from stages.runtime.store import Store
 from stages.runtime.worker_processes import rank_environment
 from stages.runtime.workers import exit_code_of, supervise
+from tests.stages.fork_servers import ForkServers
 from tests.stages.forked import StageProcess
 from training_core.checkpoint import complete_checkpoints
+
+pytestmark = pytest.mark.slow
 
 STEPS = 50  # 200 rows * 2 epochs / 8 rows
 SINGLE_PROCESS = {
@@ -51,6 +55,14 @@ def curve(request: Path) -> list[tuple[int, float]]:
 
 
 @pytest.fixture(scope="module")
+def forking():
+    """The variable with which a stage has its workers forked."""
+    servers = ForkServers()
+    yield {FOLDER_VARIABLE: str(servers.folder)}
+    servers.close()
+
+
+@pytest.fixture(scope="module")
 def peaceful(tmp_path_factory, write_request, run_here):
     """One process of plain torch, left in peace."""
     request = write_request(Store(tmp_path_factory.mktemp("peaceful")), "sft", SINGLE_PROCESS)
@@ -59,12 +71,12 @@ def peaceful(tmp_path_factory, write_request, run_here):
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def stopped(request, tmp_path_factory, write_request):
+def stopped(request, tmp_path_factory, write_request, forking):
     """Two workers that are asked to stop, and one that goes on alone with the same key."""
     config = with_engine(request.param)
     store = Store(tmp_path_factory.mktemp("workers"))
     path = write_request(store, "sft", {**config, "resources": WORKERS})
-    process = StageProcess(path)
+    process = StageProcess(path, **forking)
     wait_for_step(process, path.parent, 25)
     process.send_signal(signal.SIGTERM)
     code = process.wait(timeout=60)
@@ -120,14 +132,24 @@ def test_what_two_workers_began_one_finishes_as_one_process_would_have(stopped, 
                 },
             },
         ),
+        (
+            "distillation",
+            {
+                "on_policy_fraction": 1.0,
+                "rollouts": {"engine": "vllm", "max_response_tokens": 8, "max_tokens": 64},
+            },
+        ),
     ],
+    ids=["kto", "distillation", "distillation_vllm"],
 )
 def test_workers_ask_the_model_before_each_step_as_one_process_does(
-    tmp_path, finish, write_request, stage, settings
+    tmp_path, finish, write_request, forking, *, stage, settings
 ):
     """When ZeRO 3 has its weights in pieces."""
     store = Store(tmp_path / "store")
-    start_policy = finish(store, "sft", {**SFT, "training": {**SFT["training"], "epochs": 1}})
+    base = {**SFT["base"], "num_heads": 1}  # vLLM's kernels for CPUs need heads of 32
+    start = {**SFT, "base": base, "training": {**SFT["training"], "epochs": 1}}
+    start_policy = finish(store, "sft", start)
     roles = ("policy", "reference") if stage == "kto" else ("policy", "teacher")
     parents = dict.fromkeys(roles, start_policy)
     training = {**SFT["training"], "epochs": 1}
@@ -138,7 +160,7 @@ def test_workers_ask_the_model_before_each_step_as_one_process_does(
     together = {**config, "training": shared, "resources": WORKERS}
     request = write_request(store, stage, together, parents, attempt="a2")
     (expected.parents[2] / "manifest.json").unlink()  # engines and workers are no part of the key
-    assert StageProcess(request).wait(timeout=120) == ExitCode.DONE
+    assert StageProcess(request, **forking).wait(timeout=120) == ExitCode.DONE
     losses = [
         [line["metrics"][f"{stage}/loss"] for line in read_jsonl(r.parent / "metrics.jsonl")]
         for r in (expected, request)
@@ -161,8 +183,10 @@ def test_a_killed_worker_takes_the_others_with_it(store, write_request):
 
 
 def test_a_stage_that_fits_nothing_refuses_workers(store, write_request, run_here):
-    config = {"prompts": {"name": "cafe", "size": 4}, "resources": WORKERS}
-    request = write_request(store, "evaluation", config)
+    request = write_request(store, "evaluation", {"prompts": {"name": "cafe", "size": 4}})
+    content = json.loads(request.read_text())
+    content["config"]["resources"] |= WORKERS
+    request.write_text(json.dumps(content))
     assert run_here(request) == ExitCode.BAD_INPUT
     told = json.loads(request.with_name("error.json").read_text())["message"]
     assert "num_workers is 2" in told

@@ -225,5 +225,7 @@ def test_a_path_that_names_no_function_is_refused(path):
 
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {1, 2}, {"a": {1: 2}}])
 def test_arguments_are_what_json_can_say(value):
-    with pytest.raises(ValidationError, match=r"reward.python.arguments\n.*what JSON can say"):
+    with pytest.raises(
+        ValidationError, match=r"reward.python.arguments\n.*values that JSON can represent"
+    ):
         rewarded("r.py:f", limit=value)

@@ -13,9 +13,10 @@ import yaml
 from safetensors.torch import load_file
 from test_stage_process import ROOT, SFT, STEPS, wait_for_step
 
-from stages.__main__ import main
 from stages.files import read_jsonl
-from stages.runtime.store import Manifest
+from stages.runtime.command_line import main
+from stages.runtime.exit_codes import ExitCode
+from stages.runtime.manifest import Manifest
 from tests.stages.forked import StageProcess
 from tests.stages.running import as_if_a_process
 
@@ -35,6 +36,14 @@ def typed(*arguments: object) -> int:
 
 def manifest_in(out: Path) -> Manifest:
     return Manifest.model_validate_json((out / "manifest.json").read_bytes())
+
+
+def test_a_config_that_names_python_objects_makes_none(tmp_path, capsys):
+    config = tmp_path / "sft.yaml"
+    config.write_text(f"seed: !!python/object/apply:os.mkdir ['{tmp_path}/ran']\n")
+    assert typed("sft", config, "--out", tmp_path / "out") == ExitCode.BAD_INPUT
+    assert "expected a value without a tag" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +139,7 @@ def test_an_unfinished_run_of_another_config_is_not_resumed(tmp_path, sft, capsy
 def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, capsys):
     config = write(tmp_path / "sft.yaml", SHORT)
     assert typed("sft", config, "--out", tmp_path) == 20
-    assert "is there already, and no run of a stage" in capsys.readouterr().err
+    assert "exists and is not the folder of a run" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["sft.yaml"]
 
 
@@ -174,7 +183,7 @@ def test_a_wrong_stage_or_input_is_named(tmp_path, capsys, stage, inputs, expect
 def test_the_folder_of_a_run_is_no_input_but_its_artifact_is(tmp_path, sft, capsys):
     path = write(tmp_path / "sft.yaml", {})
     assert typed("sft", path, "--input", f"policy={sft}", "--out", tmp_path / "out") == 20
-    assert f"what it made is in {sft / 'artifact'}" in capsys.readouterr().err
+    assert f"give its artifact, {sft / 'artifact'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,39 +1,16 @@
 """Finished stages on disk: the first to finish wins, and damage is found."""
 
-import json
 import os
 import stat
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from stages.attempt import Attempt
-from stages.files import read_jsonl
-from stages.runtime.store import Manifest, Store, record_files
-from training_core.errors import IntegrityError
-
-KEY = "k" * 64
-
-
-def draft(store: Store, attempt="a1", value=1.0, finished_at=1.0, key=KEY) -> Manifest:
-    """An attempt that has made its artifact and is about to publish it."""
-    artifact = store.attempt("sft", key, attempt).artifact
-    (artifact / "sub").mkdir(parents=True)
-    save_file({"w": torch.full((4,), value)}, artifact / "model.safetensors")
-    (artifact / "sub" / "config.json").write_text("{}")
-    files, digest = record_files(artifact)
-    return Manifest(
-        stage="sft", step="sft", version=1, key=key, kind="policy", attempt=attempt, config={},
-        input_digests={}, parents={}, files=files, digest=digest, metrics={"loss": value},
-        environment={}, cost={}, finished_at=finished_at,
-    )  # fmt: skip
-
-
-def published(store, **settings):
-    manifest = draft(store, **settings)
-    assert store.publish(manifest)
-    return manifest
+from stages.runtime import stage_key
+from stages.runtime.manifest import record_files
+from stages.runtime.stage_key import digest_of_file, digest_of_tree
+from tests.stages.published import KEY, draft, published
+from training_core.errors import ConfigError, IntegrityError
 
 
 def in_artifact(store, manifest, name):
@@ -75,7 +52,7 @@ def test_the_loser_of_the_race_keeps_its_hands_off_the_winners_files(store):
     store.publish(winner)
     store.publish(loser)
     assert in_artifact(store, loser, "model.safetensors").stat().st_mode & stat.S_IWUSR
-    store.verify(winner, full=True)
+    store.verify(winner)
 
 
 def cut(path):
@@ -119,15 +96,58 @@ def test_a_manifest_that_is_not_one_is_set_aside(store, content):
     assert not (store.stage_dir("sft", KEY) / "manifest.json").exists()
 
 
-def test_a_flipped_bit_is_found_by_the_full_check(store):
-    manifest = published(store)
-    path = in_artifact(store, manifest, "model.safetensors")
+def flip_a_bit(path):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    store.verify(manifest)  # sizes and header are right
+
+
+def test_a_flipped_bit_is_found_at_the_next_use(store):
+    manifest = published(store)
+    flip_a_bit(in_artifact(store, manifest, "model.safetensors"))
     with pytest.raises(IntegrityError, match=r"model\.safetensors: expected sha256"):
-        store.verify(manifest, full=True)
+        store.verify(manifest)
+    assert store.find("sft", KEY) is None
+
+
+@pytest.mark.parametrize("name", ["../../x", "", ".", "a/b", "a.b", "/etc", "a\n"])
+def test_no_name_leads_out_of_the_store(store, name):
+    for stage, key in ((name, KEY), ("sft", name)):
+        with pytest.raises(ConfigError, match=r"stage( key)?: expected letters, digits"):
+            store.find(stage, key)
+    with pytest.raises(ConfigError, match="expected an attempt as in 'a1'"):
+        store.attempt("sft", KEY, name)
+
+
+# ------------------------------------------------------------------ digests of files
+
+
+def test_a_file_that_has_not_changed_is_read_once(tmp_path, monkeypatch):
+    path = tmp_path / "weights"
+    path.write_bytes(b"x" * 100)
+    reads = []
+    real = stage_key.hashlib.file_digest
+    monkeypatch.setattr(stage_key.hashlib, "file_digest", lambda *a: reads.append(a) or real(*a))
+    fresh = digest_of_file(path)
+    assert digest_of_file(path) == fresh
+    assert len(reads) == 2  # it is of this moment, and may change without a sign
+    os.utime(path, (1, 1))
+    assert digest_of_file(path) == digest_of_file(path) == fresh
+    assert len(reads) == 3
+    path.write_bytes(b"y" * 100)
+    assert digest_of_file(path) != fresh
+    os.utime(path, (2, 2))
+    assert digest_of_file(path) != fresh
+
+
+def test_files_that_a_filesystem_leaves_belong_to_no_artifact(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "weights").write_bytes(b"x")
+    records, digest = record_files(tmp_path)
+    assert digest == digest_of_tree(tmp_path)
+    (tmp_path / "sub" / ".nfs0001").write_bytes(b"left over")
+    assert record_files(tmp_path) == (records, digest)
+    assert digest_of_tree(tmp_path) == digest
 
 
 def test_the_digest_is_of_contents_and_names(store, tmp_path):
@@ -165,7 +185,7 @@ def test_attempts_are_listed_newest_first_by_number(store):
 
 def test_folders_that_a_person_left_beside_attempts_are_none(store):
     for name in ("a2", "a1", "a1x", "a1 (copy)", "a", "a-3", "a0", "attempt4", "b1"):
-        store.attempt("sft", KEY, name).directory.mkdir(parents=True)
+        (store.stage_dir("sft", KEY) / "attempts" / name).mkdir(parents=True)
     newest, oldest = store.attempts("sft", KEY)
     assert (newest.name, oldest.name) == ("a2", "a1")
     assert newest.siblings == (oldest,)
@@ -201,10 +221,3 @@ def test_manifests_are_listed_oldest_first(store):
     late = published(store, finished_at=5.0, key="x" * 64)
     early = published(store, finished_at=2.0, key="y" * 64)
     assert store.manifests() == [early, late]
-
-
-def test_a_growing_file_is_read_up_to_its_last_whole_line(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    assert read_jsonl(path) == []
-    path.write_text(json.dumps({"step": 1}) + "\n" + '{"step": 2')
-    assert read_jsonl(path) == [{"step": 1}]

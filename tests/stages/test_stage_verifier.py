@@ -19,8 +19,10 @@ from stages.configs.reward_config import PythonRewardConfig
 from stages.datasets import prompts
 from stages.files import read_jsonl, write_jsonl
 from stages.runtime.exit_codes import ExitCode
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from stages.sampling.rewards import build_reward
+from tests.http_server import closed_port
 from training_core.rewards.reward import Unscored
 from training_core.types import Prompt, Rollout
 
@@ -200,6 +202,40 @@ def test_a_changed_function_runs_the_stage_again_and_an_unchanged_one_does_not(
     assert (first.metrics["mean_reward"], again.metrics["mean_reward"]) == (1.0, 3.0)
 
 
+def test_the_values_of_all_parts_are_in_the_rows_and_the_metrics_of_a_stage(
+    pupil, finish, verifier, tmp_path
+):
+    # The pupil has learned all answers by heart, and half of the questions have the right one.
+    rows = [
+        {**solution, "gold": row["answer"] if place % 2 else "no number"}
+        for place, (solution, row) in enumerate(
+            zip(solutions_of(pupil.rows), pupil.rows, strict=True)
+        )
+    ]
+    prompts = pupil.prompts(tmp_path / "asked.jsonl", rows)
+    parts = [
+        {"weight": 2.0, "label": "right", "reward": {"name": "python", "path": verifier}},
+        {
+            "weight": -1.0,
+            "reward": {"name": "answer", "column": "gold", "pattern": r"answer is (.+)"},
+        },
+    ]
+    config = {
+        **sampling(prompts, verifier),
+        "reward": {"name": "weighted", "parts": parts},
+        "select": {"name": "best"},
+    }
+    made = finish(pupil.store, "rejection_sampling", config, {"policy": pupil.policy})
+    kept = read_jsonl(pupil.store.artifact_dir(made) / "data.jsonl")
+    assert [(row["reward"], row["components"]) for row in kept] == [
+        (1.0, {"right": 1.0, "answer": 1.0}) if place % 2 else (2.0, {"right": 1.0, "answer": 0.0})
+        for place in range(QUESTIONS)
+    ]
+    assert made.metrics["component_right"] == 1.0
+    assert made.metrics["component_answer"] == 0.5
+    assert made.metrics["mean_reward"] == 1.5
+
+
 def failure(
     pupil: Pupil,
     write_request: Callable[..., Path],
@@ -216,12 +252,25 @@ def test_a_stage_whose_columns_are_missing_stops_and_shows_the_first_exception(
 ):
     prompts = pupil.prompts(tmp_path / "asked.jsonl", [{"level": 1}] * QUESTIONS)
     said = failure(pupil, write_request, run_here, sampling(prompts, verifier))
-    assert said.startswith("32 of 32 rollouts have no reward, allowed is a share of 0.02")
+    assert said.startswith("32 of 32 rollouts have no reward, the largest allowed share is 0.02")
     source = Path(verifier.partition(":")[0]).read_text().splitlines()
     (line,) = (i for i, text in enumerate(source, 1) if 'columns["solution"]' in text)
     reason = f"KeyError: 'solution' (gsm8k.py, line {line})"
     assert f"32x {reason}." in said
     assert said.endswith(f"The first is of prompt 1: {reason}")
+
+
+def test_a_service_that_is_gone_ends_the_stage_with_an_error_that_is_retried(
+    pupil, write_request, run_here, tmp_path
+):
+    prompts = pupil.prompts(tmp_path / "asked.jsonl", solutions_of(pupil.rows))
+    url = f"http://127.0.0.1:{closed_port()}/get_reward"
+    reward = {"name": "http", "url": url, "retries": 0}
+    config = {**sampling(prompts, ""), "reward": reward}
+    request = write_request(pupil.store, "rejection_sampling", config, {"policy": pupil.policy})
+    assert run_here(request) == ExitCode.TRANSIENT
+    said = json.loads(request.with_name("error.json").read_text())["message"]
+    assert said.startswith(f"{url} did not answer after 0 retries: ")
 
 
 def test_a_function_that_returns_no_number_stops_the_stage_and_names_the_prompt(
@@ -236,6 +285,7 @@ def test_a_function_that_returns_no_number_stops_the_stage_and_names_the_prompt(
 def test_a_function_that_does_not_take_the_arguments_stops_the_stage_before_it_samples(
     pupil, write_request, run_here, tmp_path
 ):
+    (tmp_path / "none.jsonl").write_text("no rows")
     (tmp_path / "own.py").write_text("def f(rollout):\n    return 1")
     config = sampling(
         {"name": "files", "path": str(tmp_path / "none.jsonl")}, f"{tmp_path}/own.py:f"

@@ -1,4 +1,7 @@
-"""The loop of every training stage: resume, run the remaining steps, log, save, stop."""
+"""What every training stage does around its steps: resume, log, save, stop.
+
+A step is an optimizer step (`training_core.loop` runs it), or a round of PPO.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from stages.contract import Context
 from stages.training.checkpointing import Checkpoints
 from training_core.distributed import any_rank
-from training_core.errors import StoppedError
+from training_core.errors import IntegrityError, StoppedError
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class StepDone:
     must_save: bool = False
 
 
-def make_steps(
+def run_steps(
     steps: Callable[[int], Iterator[StepDone]],
     total: int,
     checkpoints: Checkpoints,
@@ -46,8 +49,14 @@ def make_steps(
 
     Raises:
         StoppedError: after SIGTERM; the checkpoint is saved first.
+        IntegrityError: if the newest checkpoint is of a step that the stage does not have.
     """
     first = checkpoints.resume()
+    if first > total:
+        raise IntegrityError(
+            f"expected a checkpoint of step {total} or lower, found one of step {first} below "
+            f"{' or '.join(map(str, context.checkpoint_roots))}; delete it and run the stage again"
+        )
     for step, done in enumerate(steps(first), first + 1):
         context.sink.log(step, done.metrics)
         context.sink.progress(step, total, done.text)
