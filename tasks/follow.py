@@ -5,8 +5,8 @@ Copies its log to the run's log, its progress to an artifact and its curves to M
 
 from __future__ import annotations
 
-import json
 import time
+from dataclasses import dataclass
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from typing import cast
@@ -18,12 +18,14 @@ from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
 from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from stages.runtime.store import Request
-from tasks.registry import Registry
+from tasks.registry import FlowRun, Registry
 from tasks.submission import is_alive
-from training_core.errors import TransientError
+from training_core.errors import IntegrityError, TransientError
+from training_core.strict_json import read_object
 
 POLL_SECONDS = 0.5
 MIRROR_SECONDS = 3.0
+REWRITTEN = "delete it; the stage writes it again"
 PENDING_SECONDS = 10.0
 """If a job waits longer than this for the cluster, the log states it."""
 
@@ -99,11 +101,11 @@ class PendingNotice:
             return
         self._since = now if self._since is None else self._since
         if now - self._since > PENDING_SECONDS:
-            asked = self._resources.model_dump(exclude_none=True)
+            requested = self._resources.model_dump(exclude_none=True)
             log.warning(
                 "job %s waits for the cluster; it asks for %s. %s",
                 self._job_id,
-                ", ".join(f"{name}: {amount:g}" for name, amount in asked.items()),
+                ", ".join(f"{name}: {amount:g}" for name, amount in requested.items()),
                 info.message,
             )
             self._is_said = True
@@ -127,6 +129,32 @@ class LogTail:
         return whole.decode(errors="replace").splitlines()
 
 
+@dataclass(frozen=True)
+class StepProgress:
+    """How far an attempt is: steps or items `done` of `total`, and its key metric as text."""
+
+    done: int
+    total: int
+    text: str
+
+
+def read_progress(path: Path) -> StepProgress | None:
+    """Read `progress.json`; None if the attempt has not written it yet.
+
+    Raises:
+        IntegrityError: if the file is something else.
+    """
+    try:
+        now = read_object(path, remedy=REWRITTEN)
+    except FileNotFoundError:
+        return None
+    if not {"done", "total", "text"} <= now.keys():
+        raise IntegrityError(
+            f"{path}: expected `done`, `total` and `text`, found {now!r:.80}; {REWRITTEN}"
+        )
+    return StepProgress(now["done"], now["total"], now["text"])
+
+
 class ProgressBar:
     """Shows `progress.json` as a Prefect progress artifact."""
 
@@ -134,21 +162,19 @@ class ProgressBar:
         self._path = path
         self._key = f"{step.replace('_', '-')}-progress"
         self._artifact: UUID | None = None
-        self._shown: dict[str, object] = {}
+        self._shown: StepProgress | None = None
 
     def refresh(self) -> None:
         """Update the artifact if the file has changed."""
-        if not self._path.exists():
+        now = read_progress(self._path)
+        if now is None or now == self._shown:
             return
-        now = json.loads(self._path.read_text())
-        if now == self._shown:
-            return
-        percent = 100.0 * now["done"] / max(1, now["total"])
+        percent = 100.0 * now.done / max(1, now.total)
         if self._artifact is None:
-            made = create_progress_artifact(percent, key=self._key, description=now["text"])
+            made = create_progress_artifact(percent, key=self._key, description=now.text)
             self._artifact = cast(UUID, made)  # a coroutine only if the caller is one
         else:
-            text = f"{now['done']} of {now['total']}: {now['text']}"
+            text = f"{now.done} of {now.total}: {now.text}"
             update_progress_artifact(self._artifact, percent, description=text)
         self._shown = now
 
@@ -157,9 +183,15 @@ class CurveMirror:
     """Copies `metrics.jsonl` into the stage's MLflow run as it grows; an outage only delays it."""
 
     def __init__(
-        self, registry: Registry, attempt: Attempt, request: Request, lifecycle: str
+        self,
+        registry: Registry,
+        attempt: Attempt,
+        request: Request,
+        lifecycle: str,
+        flow_run: FlowRun,
     ) -> None:
         self._registry, self._request, self._lifecycle = registry, request, lifecycle
+        self._flow_run = flow_run
         self._attempt, self._path = attempt, attempt.metrics
         self._next = 0.0
         self._run_id: str | None = None
@@ -184,4 +216,6 @@ class CurveMirror:
             request.step,
             request.key,
             attempt=self._attempt.name,
+            started_at=self._attempt.request.stat().st_mtime,
+            flow_run=self._flow_run,
         )

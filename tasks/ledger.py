@@ -1,14 +1,18 @@
-"""The promotion ledger: only a new entry in it changes the champion.
+"""The promotion ledger: every decision of the gate; only an entry in it changes the champion.
 
 MLflow's aliases have no compare-and-set, so one of two promotions could overwrite the other without
 an error. But MLflow numbers model versions in the order of arrival. So each promotion of
 `tiny.policy` is a version of `tiny.policy.promotions` with the number of the entry that it was
 based on, and
 
-    an entry is valid if and only if its `based_on` is the number of the last valid entry before it.
+    an entry is valid if and only if its `based_on` is the number of the last valid entry before it,
+    and its `attempt` is not below its place among the attempts on the same match.
 
 Of several entries based on the same one only the first is valid, for every reader. The champion is
 the target of the last valid entry; `heal` sets the aliases `champion` and `previous` to match it.
+
+A refusal is an entry too. It changes no champion, but it counts as an attempt: the gate is the
+stricter, the more policies were judged against one opponent on the same prompts (`tasks.gate`).
 """
 
 from __future__ import annotations
@@ -20,10 +24,35 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from stages.runtime.stage_key import digest_of
-from tasks.gate import Verdict
+from stages.safe_text import shown
+from tasks.attempts import Attempts, Match, match_of
+from tasks.gate import Verdict, as_table
 from tasks.registry import Registry
 from tasks.versions import Entry, verify
 from training_core.errors import ConfigError, ConflictError
+
+REFUSED = "refused"
+"""The `verdict` of an entry that changes nothing."""
+
+
+class Decision(BaseModel):
+    """What the gate decided about a version, and on which evidence.
+
+    Attributes:
+        based_on: number of the last valid entry when the evidence was gathered, or 0.
+        evidence: the gate's verdict on the version, e.g. against the champion of `based_on`.
+        match: what the verdict is about.
+        who: name of the person who decides.
+        why: reason for people.
+    """
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
+    based_on: int
+    evidence: Verdict
+    match: Match
+    who: str
+    why: str
 
 
 class Promotion(BaseModel):
@@ -61,8 +90,12 @@ def fold(entries: Iterable[Entry]) -> list[Promotion]:
         entries: of one ledger, in the order of their numbers.
     """
     valid: list[Promotion] = []
+    attempts = Attempts()
     for entry in entries:
-        if int(entry.tags["based_on"]) == (valid[-1].number if valid else 0):
+        place = attempts.place_of(match_of(entry))
+        is_current = int(entry.tags["based_on"]) == (valid[-1].number if valid else 0)
+        is_strict = int(entry.tags.get("attempt", "0")) >= place
+        if entry.tags["verdict"] != REFUSED and is_current and is_strict:
             fields = {**entry.tags, "evidence": json.loads(entry.tags["evidence"])}
             valid.append(Promotion(number=entry.number, at=entry.at, **fields))
     return valid
@@ -79,16 +112,24 @@ def champion(registry: Registry, name: str) -> Promotion | None:
     return promotions[-1] if promotions else None
 
 
-def promote(
-    registry: Registry,
-    name: str,
-    target: int,
-    *,
-    based_on: int,
-    evidence: Verdict,
-    who: str,
-    why: str,
-) -> Promotion:
+def decisions_on(registry: Registry, name: str, target: int) -> list[Entry]:
+    """Return what was decided about a version, oldest first: valid promotions, and refusals."""
+    entries = registry.models.entries(_ledger_of(name))
+    valid = {promotion.number for promotion in fold(entries)}
+    return [
+        entry
+        for entry in entries
+        if entry.tags["target"] == str(target)
+        and (entry.tags["verdict"] == REFUSED or entry.number in valid)
+    ]
+
+
+def attempt_number(registry: Registry, name: str, match: Match) -> int:
+    """Return the number of an attempt, from 1: its place in the ledger, or else the next one."""
+    return Attempts(registry.models.entries(_ledger_of(name))).place_of(match)
+
+
+def promote(registry: Registry, name: str, target: int, decision: Decision) -> Promotion:
     """Make a version the champion.
 
     After an interruption, call it again with the same arguments: a decision counts once.
@@ -97,30 +138,42 @@ def promote(
         registry: holds the ledger.
         name: the registered model, e.g. `tiny.policy`.
         target: number of the version.
-        based_on: number of the last valid entry when the evidence was gathered, or 0.
-        evidence: the gate's verdict on the target against the champion of `based_on`.
-        who: name of the person who decides.
-        why: reason for people.
+        decision: of the gate, which passed.
 
     Raises:
-        ConflictError: if the champion has changed since `based_on`; nothing is written. Evaluate
-            against the new champion.
+        ConflictError: if the champion has changed since `based_on`, or another candidate was judged
+            on the same match meanwhile. Judge again.
         ConfigError: if the gate did not pass, or there is no such version.
         IntegrityError: if the version's files differ from its manifest.
         TransientError: if MLflow cannot be reached.
     """
-    if not evidence.passed:
-        failed = [f"{c.name} {c.expected}, got {c.found}" for c in evidence.reasons if not c.passed]
-        raise ConfigError(f"the gate refused {name}/{target}: expected {'; '.join(failed)}")
-    tags = {
-        "target": str(target),
-        "based_on": str(based_on),
-        "verdict": "passed",
-        "evidence": evidence.model_dump_json(),
-        "decided_by": who,
-        "reason": why,
-    }
-    return _decide(registry, name, tags)
+    if not decision.evidence.passed:
+        found = decision.evidence.failed()
+        raise ConfigError(f"the gate refused {name}/{target}: expected {found}")
+    promotion = _decide(registry, name, _judged_tags(target, decision))
+    registry.models.note_decision(name, target, _note(_judged_tags(target, decision)))
+    return promotion
+
+
+def refuse(registry: Registry, name: str, target: int, decision: Decision) -> None:
+    """Record that the gate refused a version; the champion stays.
+
+    Args:
+        registry: holds the ledger.
+        name: the registered model, e.g. `tiny.policy`.
+        target: number of the version.
+        decision: of the gate, which did not pass.
+
+    Raises:
+        ConfigError: if there is no such version.
+        TransientError: if MLflow cannot be reached.
+    """
+    tags = _judged_tags(target, decision)
+    digest = digest_of(tags)
+    entries = registry.models.entries(_ledger_of(name))
+    if all(entry.tags.get("decision") != digest for entry in entries):
+        _append(registry, name, tags, digest)
+    registry.models.note_decision(name, target, _note(tags))
 
 
 def rollback(
@@ -143,21 +196,20 @@ def rollback(
     past = sorted({promotion.target for promotion in history(registry, name)})
     if target not in past:
         raise ConfigError(f"expected a version of {name} that was champion {past}, found {target}")
-    tags = {
-        "target": str(target),
-        "based_on": str(based_on),
-        "verdict": "rollback",
-        "evidence": "{}",
-        "decided_by": who,
-        "reason": why,
-    }
-    return _decide(registry, name, tags)
+    tags = _decision_tags(target, based_on, who, why) | {"verdict": "rollback", "evidence": "{}"}
+    promotion = _decide(registry, name, tags)
+    registry.models.note_decision(name, target, _note(tags))
+    return promotion
 
 
 def heal(registry: Registry, name: str) -> None:
     """Set the aliases `champion` and `previous` to the versions in the ledger."""
-    registry.models.hold_alias(name, "champion", lambda: _champion_target(history(registry, name)))
-    registry.models.hold_alias(name, "previous", lambda: _previous_target(history(registry, name)))
+
+    def wanted() -> dict[str, int | None]:
+        promotions = history(registry, name)
+        return {"champion": _champion_target(promotions), "previous": _previous_target(promotions)}
+
+    registry.models.hold_aliases(name, wanted)
 
 
 def _ledger_of(name: str) -> str:
@@ -170,15 +222,51 @@ def _decide(registry: Registry, name: str, tags: Mapping[str, str]) -> Promotion
     if _made(before, decision) is None:
         if int(tags["based_on"]) != (before[-1].number if before else 0):
             raise _conflict(name, tags, before)
-        ref = registry.models.resolve(f"models:/{name}/{tags['target']}")
-        verify(registry.store, ref)
-        registry.models.append(_ledger_of(name), ref.uri, {**tags, "decision": decision})
+        verify(registry.store, registry.models.resolve(f"models:/{name}/{tags['target']}"))
+        _append(registry, name, tags, decision)
     heal(registry, name)
     after = history(registry, name)
     made = _made(after, decision)
     if made is None:
         raise _conflict(name, tags, after)
     return made
+
+
+def _append(registry: Registry, name: str, tags: Mapping[str, str], decision: str) -> None:
+    ref = registry.models.resolve(f"models:/{name}/{tags['target']}")
+    note = f"`{name}/{tags['target']}`: {_note(tags)}"
+    registry.models.append(_ledger_of(name), ref.uri, {**tags, "decision": decision}, note)
+
+
+def _note(tags: Mapping[str, str]) -> str:
+    """Describe a decision, as Markdown."""
+    said = {"passed": "promoted to champion", "rollback": "made champion again by a rollback"}
+    what = said.get(tags["verdict"], "refused, it stays a candidate")
+    why = f": {shown(tags['reason'])}" if tags["reason"] else ""
+    head = f"{what.capitalize()}. Decided by {shown(tags['decided_by'])}{why}."
+    if tags["verdict"] == "rollback":
+        return head
+    return f"{head}\n\n{as_table(Verdict.model_validate_json(tags['evidence']))}"
+
+
+def _decision_tags(target: int, based_on: int, who: str, why: str) -> dict[str, str]:
+    return {
+        "target": str(target),
+        "based_on": str(based_on),
+        "decided_by": who,
+        "reason": why,
+    }
+
+
+def _judged_tags(target: int, decision: Decision) -> dict[str, str]:
+    evidence = decision.evidence
+    return {
+        **_decision_tags(target, decision.based_on, decision.who, decision.why),
+        "verdict": "passed" if evidence.passed else REFUSED,
+        "evidence": evidence.model_dump_json(),
+        "attempt": str(evidence.attempt),
+        **decision.match.model_dump(),
+    }
 
 
 def _made(promotions: list[Promotion], decision: str) -> Promotion | None:
@@ -189,8 +277,9 @@ def _conflict(name: str, tags: Mapping[str, str], promotions: list[Promotion]) -
     last = promotions[-1] if promotions else None
     found = f"{last.number} ({last.target}, by {last.decided_by})" if last else "an empty ledger"
     return ConflictError(
-        f"{name}: expected entry {tags['based_on']} to be the last promotion, found {found}; "
-        f"judge version {tags['target']} against the champion of today"
+        f"{name}: expected entry {tags['based_on']} to be the last promotion, found {found}, or "
+        f"another candidate was judged on the same prompts meanwhile; judge version "
+        f"{tags['target']} against the champion of today"
     )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from stages.configs.stage_record import ArtifactKind
-from stages.runtime.store import Manifest
+from stages.runtime.manifest import Manifest
 
 
 class StageRef(BaseModel):
@@ -42,14 +42,14 @@ PENDING = "pending"
 """Key and digest of a step that is not done."""
 
 
-def pending_ref(stage: str, step: str) -> StageRef:
+def pending_ref(stage: str, step: str, kind: ArtifactKind) -> StageRef:
     """Build the ref of a step that has not run, for a flow that only plans."""
     return StageRef(
         stage=stage,
         step=step,
         key=PENDING,
         digest=PENDING,
-        kind="dataset",
+        kind=kind,
         metrics={},
         seconds=0.0,
         is_reused=False,

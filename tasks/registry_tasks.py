@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
-from prefect.runtime import flow_run
 
+from stages.configs.stage_record import ArtifactKind
 from tasks import ledger
+from tasks.attempts import Match
 from tasks.connections import Connections
 from tasks.failures import is_transient
-from tasks.gate import Verdict, as_table
+from tasks.gate import as_table
+from tasks.ledger import Decision
 from tasks.refs import StageRef
+from tasks.this_run import this_flow_run
 from tasks.versions import ModelVersionRef
-from training_core.errors import IntegrityError
+from training_core.errors import ConfigError, IntegrityError
 
 REGISTRY_RETRIES: list[float] = [2, 10, 30, 60, 120]
 PATIENT: dict[str, Any] = {
@@ -55,11 +57,13 @@ def register(
         manifest,
         lifecycle=lifecycle,
         step=ref.step,
-        flow_run_id=str(flow_run.id),
+        flow_run=this_flow_run(),
         is_candidate=is_candidate,
     )
-    rows = [{"metric": name, "value": f"{value:.4g}"} for name, value in ref.metrics.items()]
-    create_table_artifact(rows, key=f"{ref.step.replace('_', '-')}-metrics", description=ref.step)
+    if not ref.is_reused:  # else the run that made it has the table
+        rows = [{"metric": name, "value": f"{value:.4g}"} for name, value in ref.metrics.items()]
+        key = f"{ref.step.replace('_', '-')}-metrics"
+        create_table_artifact(rows, key=key, description=ref.step)
     return ref.model_copy(update={"model_version": version.version}) if version else ref
 
 
@@ -68,42 +72,30 @@ def register(
     task_run_name="promote {name}/{version}",
     **PATIENT,
 )
-def promote(
-    connections: Connections,
-    name: str,
-    version: int,
-    *,
-    based_on: int,
-    verdict: Verdict,
-    who: str,
-    why: str,
-) -> bool:
-    """Write the verdict to an artifact; if the evidence passed, make the version the champion.
+def promote(connections: Connections, name: str, version: int, decision: Decision) -> bool:
+    """Write the verdict to an artifact and the ledger; if it passed, the version is champion.
 
     Returns:
         Whether the champion changed.
 
     Raises:
-        ConflictError: if another process changed the champion meanwhile; evaluate against the new
-            one.
+        ConflictError: if the champion changed or another candidate was judged meanwhile; judge
+            again.
     """
     log = get_run_logger()
-    create_markdown_artifact(as_table(verdict), key="promotion", description=f"{name}/{version}")
-    if not verdict.passed:
-        failed = [
-            f"{c.name} {c.expected}, found {c.found}" for c in verdict.reasons if not c.passed
-        ]
+    evidence = decision.evidence
+    create_markdown_artifact(as_table(evidence), key="promotion", description=f"{name}/{version}")
+    if not evidence.passed:
+        ledger.refuse(connections.registry, name, version, decision)
         log.warning(
             "%s/%d stays a candidate: the evidence is not enough (expected %s); "
             "champion did not move",
             name,
             version,
-            "; ".join(failed),
+            evidence.failed(),
         )
         return False
-    entry = ledger.promote(
-        connections.registry, name, version, based_on=based_on, evidence=verdict, who=who, why=why
-    )
+    entry = ledger.promote(connections.registry, name, version, decision)
     emit_event(
         "ratchet.model.promoted",
         resource={"prefect.resource.id": f"ratchet.model.{name}"},
@@ -127,18 +119,29 @@ def roll_back(
     get_run_logger().info("%s/%d is champion again", name, version)
 
 
+@task(name="attempt", task_run_name="attempts on {name}", **PATIENT)
+def count_attempts(connections: Connections, name: str, match: Match) -> int:
+    """Return the number of an attempt; see `ledger.attempt_number`."""
+    return ledger.attempt_number(connections.registry, name, match)
+
+
 @task(name="champion", task_run_name="champion of {name}", **PATIENT)
 def read_champion(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
-    """Call `champion_of`; retry during a short outage of MLflow."""
-    return champion_of(connections, name)
+    """Call `champion_of` and set the aliases to it; retry during a short outage of MLflow."""
+    number, champion = champion_of(connections, name)
+    if champion is not None:
+        ledger.heal(connections.registry, name)
+    return number, champion
 
 
 def champion_of(connections: Connections, name: str) -> tuple[int, ModelVersionRef | None]:
-    """Return the number of the ledger's last valid entry (0 for none), and the champion."""
+    """Return the number of the ledger's last valid entry (0 for none), and the champion.
+
+    Changes nothing.
+    """
     entry = ledger.champion(connections.registry, name)
     if entry is None:
         return 0, None
-    ledger.heal(connections.registry, name)
     return entry.number, connections.registry.models.resolve(f"models:/{name}/{entry.target}")
 
 
@@ -170,6 +173,36 @@ def stage_ref_of(version: ModelVersionRef, connections: Connections) -> StageRef
     )
 
 
-def evidence_metrics(against_champion: StageRef, against_sft: StageRef) -> Mapping[str, float]:
-    """Join two evaluations for the gate: win rate against the champion, divergence from SFT."""
-    return {**against_champion.metrics, "kl_to_reference": against_sft.metrics["kl_to_baseline"]}
+def registered_ref(connections: Connections, name: str, uri: str, kind: ArtifactKind) -> StageRef:
+    """Return a version of a registered model as the ref of a step.
+
+    Args:
+        connections: with the registry.
+        name: of the step whose place it takes.
+        uri: `models:/<name>/<version>` or `models:/<name>@<alias>`.
+        kind: that it must have.
+
+    Raises:
+        ConfigError: if there is no such version, or it is of another kind.
+        IntegrityError: if its files are damaged or missing.
+    """
+    ref = stage_ref_of(connections.registry.models.resolve(uri), connections)
+    if ref.kind != kind:
+        raise ConfigError(
+            f"given.{name}: expected a {kind}, found {uri}, which is a {ref.kind}; choose another"
+        )
+    return ref.model_copy(update={"step": name})
+
+
+def evidence_metrics(against_sft: StageRef, against_champion: StageRef | None) -> dict[str, float]:
+    """Join two evaluations for the gate: what the candidate must beat, and how it compares to SFT.
+
+    Args:
+        against_sft: evaluation beside the SFT policy.
+        against_champion: evaluation beside the champion; None while there is no champion.
+    """
+    sft = against_sft.metrics
+    kl = {"kl_to_reference": sft["kl_to_baseline"]} if "kl_to_baseline" in sft else {}
+    if against_champion is None:
+        return {**sft, **kl}
+    return {**against_champion.metrics, **kl, "win_rate_over_sft": sft["win_rate"]}

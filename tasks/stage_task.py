@@ -3,8 +3,8 @@
     key -> manifest? then `Reused`
         -> attach or submit -> follow -> manifest? then a ref -> else classify the end
 
-Only the manifest decides whether a stage is done, not the job's status or Prefect's cache. All
-retries of stages happen here.
+Only the manifest decides whether a stage is done, not the job's status or Prefect's cache. Prefect
+retries this task as often as `flows/recipe/run.py` says, after the errors of `tasks/failures.py`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ from prefect.states import Completed
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
 from stages.configs.stage_record import StageRecord
+from stages.runtime.manifest import Manifest
 from stages.runtime.sources import digests_of_sources
 from stages.runtime.stage_key import stage_key
-from stages.runtime.store import Manifest, Request
+from stages.runtime.store import Request
 from tasks.connections import Connections
 from tasks.failures import failure_of, is_transient
 from tasks.follow import CurveMirror, RunLogger, follow
 from tasks.refs import StageRef, ref_of
+from tasks.run_steps import RunStep, note_step
 from tasks.submission import attach_or_submit, join_waiters, leave_waiters
+from tasks.this_run import this_flow_run
 from training_core.errors import ConfigError, IntegrityError
 
 
@@ -98,6 +101,8 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
     """
     log = get_run_logger()
     store, request = connections.store, request_for(job, connections)
+    begun = RunStep(step=job.step, stage=request.stage, key=request.key)
+    note_step(store, str(flow_run.id), begun)
     if job.is_forced:
         store.set_aside(request.stage, request.key, once_for=str(flow_run.id))
     if manifest := store.find(request.stage, request.key):
@@ -117,7 +122,7 @@ def _run(job: StageJob, request: Request, connections: Connections, log: RunLogg
         return found
     attempt, was_there = found
     log.info("%s job %s", "attached to" if was_there else "submitted", attempt.job_id)
-    mirror = CurveMirror(connections.registry, attempt, request, job.lifecycle)
+    mirror = CurveMirror(connections.registry, attempt, request, job.lifecycle, this_flow_run())
     info = follow(attempt, connections.cluster, mirror, log, step=job.step, resources=resources)
     leave_waiters(connections.store, request.stage, request.key, waiter)
     manifest = connections.store.find(request.stage, request.key)
@@ -131,7 +136,7 @@ def _require_kind(job: StageJob, role: str, ref: StageRef) -> None:
     if ref.kind != kind:
         raise ConfigError(
             f"step '{job.step}': expected a {kind} as input '{role}', "
-            f"found the {ref.kind} of step '{ref.step}'"
+            f"found the {ref.kind} of step '{ref.step}'; correct the step's inputs"
         )
 
 

@@ -13,13 +13,15 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from stages.runtime.manifest import FileRecord, Manifest
 from stages.runtime.stage_key import digest_of_file
-from stages.runtime.store import FileRecord, Manifest, Store
+from stages.runtime.store import Store
 from training_core.errors import ConfigError, IntegrityError
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,10 @@ MODEL_SUFFIX = {
 """Artifact kind -> the part after the lifecycle in a registered model's name."""
 
 RESERVED_ALIASES = ("champion", "candidate", "previous", "latest")
-KEY_LENGTH, PARAM_LENGTH = 250, 6000  # MLflow's limits
+TAG_DIGITS = 12
+"""Digits of stage keys and digests in tags, as many as in logs and job ids."""
+KEY_LENGTH = 250  # MLflow's limit
+PARAM_LENGTH = 250  # what its tables still show; the manifest has the whole value
 CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 
 
@@ -48,7 +53,6 @@ class ModelVersionRef(BaseModel):
         digest: digest of the files, as in the manifest.
         run_id: the MLflow run with its curves.
         path: directory that `from_pretrained` loads in place.
-        metrics: the manifest's metrics.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -61,7 +65,6 @@ class ModelVersionRef(BaseModel):
     digest: str
     run_id: str
     path: Path
-    metrics: dict[str, float]
 
     @property
     def uri(self) -> str:
@@ -92,31 +95,43 @@ def alias_of(step: str) -> str:
 
 
 def tags_of(manifest: Manifest, step: str) -> dict[str, str]:
-    """Return the tags of a model version: its origin, and the metrics for gates."""
+    """Return the tags of a model version: what made it.
+
+    Key and digest are cut to what a person reads; the whole ones are in `source_of`.
+    """
     return {
-        "stage_key": manifest.key,
         "stage": manifest.stage,
         "step": step,
-        "digest": manifest.digest,
-        "parents": json.dumps(manifest.parents, sort_keys=True),
-        "input_digests": json.dumps(manifest.input_digests, sort_keys=True),
-        **{f"metric.{name}": repr(float(value)) for name, value in manifest.metrics.items()},
+        "stage_key": manifest.key[:TAG_DIGITS],
+        "digest": manifest.digest[:TAG_DIGITS],
     }
 
 
-def metrics_of(tags: Mapping[str, str]) -> dict[str, float]:
-    """Return the metrics that `tags_of` wrote."""
-    prefix = "metric."
-    return {k.removeprefix(prefix): float(v) for k, v in tags.items() if k.startswith(prefix)}
+def source_of(manifest: Manifest, artifacts: str) -> str:
+    """Return the address of a version's files: below its run's, by stage key and digest.
+
+    With the digest, because a stage whose files were lost may give another result.
+    """
+    return f"{artifacts}/checkpoint/{manifest.key}/{manifest.digest}"
 
 
-def without_userinfo(text: str) -> str:
-    """Return the text with `user:password@` cut out of every address in it."""
-    return re.sub(r"(?<=://)[^/\s]+@", "", text)
+def identity_of(tags: Mapping[str, str], source: str) -> tuple[str, str]:
+    """Return stage key and digest of a version.
+
+    Versions of earlier releases have the whole ones as tags.
+    """
+    *_, key, digest = ("", "", *PurePosixPath(unquote(urlsplit(source).path)).parts)
+    cut = tags.get("stage_key", ""), tags.get("digest", "")
+    if cut == (key[:TAG_DIGITS], digest[:TAG_DIGITS]):
+        return key, digest
+    return cut
 
 
 def params_of(manifest: Manifest) -> dict[str, str]:
-    """Return the config as dotted keys, shortened and spelled for MLflow's parameters."""
+    """Return the config as dotted keys, spelled for MLflow's parameters.
+
+    Long values are cut, and fields without a value are left out.
+    """
     return {
         re.sub(r"[^\w./ -]", "_", key)[:KEY_LENGTH]: value[:PARAM_LENGTH]
         for key, value in _flatten(manifest.config)
@@ -154,7 +169,7 @@ def verify(store: Store, ref: ModelVersionRef) -> None:
             f"{ref.uri}: expected {ref.stage} {ref.stage_key[:12]} with digest {ref.digest[:12]} "
             f"in {store.root}, found none whose files are all there; run the flow that made it"
         )
-    store.verify(manifest, full=True)
+    store.verify(manifest)
     for record in manifest.files:
         _check_same(ref.path / record.path, store.artifact_dir(manifest) / record.path, record)
 
@@ -171,9 +186,9 @@ def _check_same(loaded: Path, stored: Path, record: FileRecord) -> None:
 
 def _flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{key}.")
-        else:
+        elif value not in (None, "", []):
             yield prefix + str(key), value if isinstance(value, str) else json.dumps(value)
 
 

@@ -6,7 +6,8 @@ once, or after an outage. Every method that talks to the server raises `Transien
 server cannot be reached, and `ConfigError` if it refuses the request.
 """
 
+from tasks.registry.flow_runs import FlowRun
 from tasks.registry.registry import Registry
 from tasks.registry.runs import ATTEMPT, MIRRORED
 
-__all__ = ["ATTEMPT", "MIRRORED", "Registry"]
+__all__ = ["ATTEMPT", "MIRRORED", "FlowRun", "Registry"]

@@ -10,8 +10,9 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from mlflow.tracking._model_registry.client import ModelRegistryClient
 
-from tasks.versions import without_userinfo
+from stages.safe_text import redacted
 from training_core.errors import ConfigError, TransientError
 
 TOO_MANY_REQUESTS, SERVER_FAULT = 429, 500  # HTTP statuses
@@ -32,8 +33,11 @@ class MlflowConnection:
 
     def __init__(self, tracking_uri: str) -> None:
         self.tracking_uri = tracking_uri.rstrip("/")
-        self.address = without_userinfo(self.tracking_uri)
+        self.address = redacted(self.tracking_uri)
         self.client = MlflowClient(self.tracking_uri, self.tracking_uri)
+        # Part of the other. Only for aliases: there MlflowClient reads all versions of the model
+        # first, because it refuses to set an alias of a prompt.
+        self.aliases = ModelRegistryClient(self.tracking_uri, self.tracking_uri)
 
 
 class Connected(Protocol):
@@ -59,7 +63,7 @@ def translated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S
             return method(self, *args, **kwargs)
         except MlflowException as error:
             # Not chained, because MLflow's text contains the address with the password.
-            status, found = error.get_http_status_code(), without_userinfo(str(error.message))
+            status, found = error.get_http_status_code(), redacted(str(error.message))
             if status >= SERVER_FAULT or status == TOO_MANY_REQUESTS:
                 raise TransientError(
                     f"expected an MLflow server at {self.mlflow.address}, found: {found}; "

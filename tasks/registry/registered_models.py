@@ -1,26 +1,41 @@
-"""Registered models of MLflow: versions, aliases, and ledgers, which consist of versions."""
+"""Registered models of MLflow: versions, aliases, and ledgers, which consist of versions.
+
+MLflow reads all versions of a model to describe it. So a model's name is never looked up itself,
+except for an error message: an old model has thousands of versions.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mlflow.entities.model_registry import ModelVersion
+from mlflow.exceptions import MlflowException
 
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from tasks.locks import claim
+from tasks.registry.descriptions import model_note, version_note, with_decision
 from tasks.registry.mlflow_connection import MlflowConnection, translated, unless_it_exists
 from tasks.versions import (
     MODEL_SUFFIX,
+    TAG_DIGITS,
     Entry,
     ModelVersionRef,
-    metrics_of,
+    alias_of,
+    identity_of,
     place_files,
+    source_of,
     tags_of,
 )
 from training_core.errors import ConfigError
+from training_core.names import require_name
+
+NEWEST_PAGE, WHOLE_PAGE = 20, 10_000
+"""Versions in one answer of the server: when looking for the newest, and for all."""
 
 
 class RegisteredModels:
@@ -41,7 +56,7 @@ class RegisteredModels:
         """Return the version that `models:/tiny.policy@champion` or `models:/tiny.policy/3` names.
 
         Raises:
-            ConfigError: if there is none; the message lists all aliases and versions.
+            ConfigError: if there is none; the message lists all aliases.
         """
         match = re.fullmatch(r"models:/([^/@:']+)(?:@([\w-]+)|/(\d+))", reference)
         if match is None:
@@ -49,15 +64,10 @@ class RegisteredModels:
                 f"expected models:/<name>@<alias> or models:/<name>/<version>, found '{reference}'"
             )
         name, alias, number = match.groups()
-        aliases = self.aliases(name)
-        wanted = aliases.get(alias) if alias else int(number)
-        versions = {int(v.version): v for v in self._search(name)}
-        if wanted not in versions:
-            raise ConfigError(
-                f"there is no '{reference}'; {name} has aliases {aliases or 'none'} "
-                f"and versions {sorted(versions) or 'none'}"
-            )
-        return _ref_of(versions[wanted])
+        version = self._at_alias(name, alias) if alias else self._version(name, int(number))
+        if version is None:
+            raise ConfigError(self._absent(reference, name))
+        return _ref_of(version)
 
     @translated
     def find_or_make(
@@ -75,22 +85,38 @@ class RegisteredModels:
             ConfigError: if MLflow's artifacts are not in a file:// folder.
         """
         name = f"{lifecycle}.{MODEL_SUFFIX[manifest.kind]}"
-        artifacts = self._client.get_run(run_id).info.artifact_uri
-        # With the digest, because a stage whose files were lost may give another result.
-        source = f"{artifacts}/checkpoint/{manifest.digest[:12]}"
-        where = f"tags.stage_key = '{manifest.key}' and tags.digest = '{manifest.digest}'"
+        source = source_of(manifest, self._client.get_run(run_id).info.artifact_uri or "")
         with claim(self._store.root, lifecycle, manifest.stage, manifest.key, step=step):
-            place_files(manifest, self._store.artifact_dir(manifest), _local_path(source))
-            if not self._search(name, where):
-                self._ensure_model(name)
-                tags = tags_of(manifest, step)
-                self._client.create_model_version(name, source, run_id, tags, await_creation_for=0)
-            return _ref_of(self._search(name, where)[0])
+            files = self._store.artifact_dir(manifest)
+            found = self._of_manifest(name, manifest)
+            place_files(manifest, files, _ref_of(found[0]).path if found else _local_path(source))
+            if not found:
+                note = version_note(self._store.root, lifecycle, manifest, step)
+                self._create(name, source, tags_of(manifest, step), note, run_id)
+                found = self._of_manifest(name, manifest)
+            return _ref_of(found[0])
 
     @translated
-    def newest(self, name: str, step: str) -> int:
-        """Return the number of a step's newest version."""
-        return max(int(v.version) for v in self._search(name, f"tags.step = '{step}'"))
+    def find(self, name: str, number: int, manifest: Manifest) -> ModelVersionRef | None:
+        """Return this version if it is that of `manifest` and complete, else None.
+
+        Links its files again if they are gone, and sets its step's alias if no version has it.
+        """
+        version = self._version(name, number)
+        if version is None or _identity(version) != (manifest.key, manifest.digest):
+            return None
+        ref = _ref_of(version)
+        place_files(manifest, self._store.artifact_dir(manifest), ref.path)
+        alias = alias_of(ref.step)
+        if alias not in version.aliases:
+            self.hold_aliases(name, lambda: {alias: self.newest(name, ref.step)})
+        return ref
+
+    @translated
+    def newest(self, name: str, step: str) -> int | None:
+        """Return the number of a step's newest version; None if it has none."""
+        numbers = (int(v.version) for v in self._newest_first(name) if v.tags.get("step") == step)
+        return next(numbers, None)
 
     # ------------------------------------------------------------------------- aliases
 
@@ -103,57 +129,127 @@ class RegisteredModels:
     @translated
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Point an alias to this version; of two processes at once the last one wins."""
-        self._client.set_registered_model_alias(name, alias, str(number))
+        self.mlflow.aliases.set_registered_model_alias(name, alias, str(number))
 
     @translated
-    def hold_alias(self, name: str, alias: str, wanted: Callable[[], int | None]) -> None:
-        """Set an alias to `wanted()` and repeat until both are equal.
+    def hold_aliases(self, name: str, wanted: Callable[[], Mapping[str, int | None]]) -> None:
+        """Set aliases to the numbers of `wanted()` and repeat until they are equal.
 
         MLflow has no compare-and-set. A slower process may set an outdated version; it then finds
         the difference here and sets the newer version.
         """
-        while (number := wanted()) != self.aliases(name).get(alias):
-            if number is None:
-                self._client.delete_registered_model_alias(name, alias)
-            else:
-                with unless_it_exists():
-                    self._client.set_registered_model_alias(name, alias, str(number))
+        while stale := {a: n for a, n in wanted().items() if n != self._number_at(name, a)}:
+            for alias, number in stale.items():
+                if number is None:
+                    self.mlflow.aliases.delete_registered_model_alias(name, alias)
+                else:
+                    with unless_it_exists():
+                        self.mlflow.aliases.set_registered_model_alias(name, alias, str(number))
 
     # ------------------------------------------------------------------------- ledgers
 
     @translated
-    def append(self, name: str, source: str, tags: Mapping[str, str]) -> None:
-        """Append an entry to the ledger `name`; the server numbers entries in order of arrival."""
-        self._ensure_model(name)
-        self._client.create_model_version(name, source, tags=dict(tags), await_creation_for=0)
+    def append(self, name: str, source: str, tags: Mapping[str, str], note: str = "") -> None:
+        """Append an entry to the ledger `name`; the server numbers entries in order of arrival.
+
+        Args:
+            name: of the ledger.
+            source: address of the version that the entry is about.
+            tags: of the entry.
+            note: its description for people, as Markdown.
+        """
+        self._create(name, source, tags, note)
+
+    @translated
+    def note_decision(self, name: str, number: int, decision: str) -> None:
+        """Write the last decision about a version into its description."""
+        version = self._client.get_model_version(name, str(number))
+        note = with_decision(version.description or "", decision)
+        self._client.update_model_version(name, str(number), note)
 
     @translated
     def entries(self, name: str) -> list[Entry]:
         """Return the entries of the ledger `name` in their order."""
-        return [
-            Entry(int(v.version), v.tags, v.creation_timestamp / 1000) for v in self._search(name)
-        ]
+        versions = self._search(f"name = '{name}'", "ASC", WHOLE_PAGE)
+        return [Entry(int(v.version), v.tags, v.creation_timestamp / 1000) for v in versions]
 
     # -------------------------------------------------------------------------- private
 
-    def _search(self, name: str, where: str = "") -> list[ModelVersion]:
-        """Return versions in order; if a retried request created two, the first counts."""
-        query = f"name = '{name}'" + (f" and {where}" if where else "")
-        found: list[ModelVersion] = []
+    def _version(self, name: str, number: int) -> ModelVersion | None:
+        try:
+            return self._client.get_model_version(name, str(number))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
+
+    def _at_alias(self, name: str, alias: str) -> ModelVersion | None:
+        try:
+            return self._client.get_model_version_by_alias(name, alias)
+        except MlflowException as error:
+            # The first if there is no such model, the second if it has no such alias.
+            if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                raise
+            return None
+
+    def _number_at(self, name: str, alias: str) -> int | None:
+        version = self._at_alias(name, alias)
+        return int(version.version) if version else None
+
+    def _absent(self, reference: str, name: str) -> str:
+        newest = next(self._newest_first(name), None)
+        versions = f"versions up to {newest.version}" if newest else "no versions"
+        return (
+            f"there is no '{reference}'; {name} has aliases {self.aliases(name) or 'none'} "
+            f"and {versions}"
+        )
+
+    def _of_manifest(self, name: str, manifest: Manifest) -> list[ModelVersion]:
+        """Return the versions of a result; if a retried request created two, the first counts."""
+        # Versions of earlier releases have the whole key as tag.
+        start = manifest.key[:TAG_DIGITS]
+        query = f"name = '{name}' and tags.stage_key LIKE '{start}%'"
+        found = self._search(query, "ASC", WHOLE_PAGE)
+        wanted = manifest.key, manifest.digest
+        return [version for version in found if _identity(version) == wanted]
+
+    def _newest_first(self, name: str) -> Iterator[ModelVersion]:
+        """Yield versions in small pages, so that the server reads few of them."""
+        return self._search(f"name = '{name}'", "DESC", NEWEST_PAGE)
+
+    def _search(self, query: str, order: str, page_size: int) -> Iterator[ModelVersion]:
+        """Yield versions in the order of their numbers; ask for a page when it is needed."""
         token = None
         while True:
             page = self._client.search_model_versions(
-                query, order_by=["version_number ASC"], page_token=token
+                query, page_size, order_by=[f"version_number {order}"], page_token=token
             )
-            found += page
+            yield from page
             token = page.token
             if not token:
-                return found
+                return
 
-    def _ensure_model(self, name: str) -> None:
-        if not self._client.search_registered_models(f"name = '{name}'"):
+    def _create(
+        self, name: str, source: str, tags: Mapping[str, str], note: str, run_id: str | None = None
+    ) -> None:
+        """Create a version, and the registered model with its first version."""
+        create = partial(
+            self._client.create_model_version,
+            name,
+            source,
+            run_id,
+            dict(tags),
+            description=note,
+            await_creation_for=0,
+        )
+        try:
+            create()
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
             with unless_it_exists():
-                self._client.create_registered_model(name)
+                self._client.create_registered_model(name, description=model_note(name))
+            create()
 
 
 def _ref_of(version: ModelVersion) -> ModelVersionRef:
@@ -163,14 +259,27 @@ def _ref_of(version: ModelVersion) -> ModelVersionRef:
             f"models:/{version.name}/{version.version} was not registered by Ratchet: "
             f"expected the tags {sorted(needed)}, found none of {sorted(missing)}"
         )
+    for tag in sorted(needed):  # stage and step become parts of a path, too
+        require_name(
+            f"the tag '{tag}' of models:/{version.name}/{version.version}",
+            version.tags[tag],
+            remedy="someone changed the tag; register the model again with `ratchet resync`",
+        )
+    key, digest = _identity(version)
     return ModelVersionRef(
         name=version.name,
         version=int(version.version),
+        stage=version.tags["stage"],
+        step=version.tags["step"],
+        stage_key=require_name("stage key", key),
+        digest=digest,
         run_id=version.run_id or "",
         path=_local_path(version.source or ""),
-        metrics=metrics_of(version.tags),
-        **{name: version.tags[name] for name in needed},
     )
+
+
+def _identity(version: ModelVersion) -> tuple[str, str]:
+    return identity_of(version.tags, version.source or "")
 
 
 def _local_path(uri: str) -> Path:

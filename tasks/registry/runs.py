@@ -1,45 +1,45 @@
-"""MLflow runs: one per stage of a lifecycle, with its curves, and one per flow run."""
+"""MLflow runs of stages, each with its curves, below the run of the flow run that made it."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
-from stages.catalog import find_stage
 from stages.files import read_jsonl
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from tasks.locks import claim
 from tasks.metric_batches import batches
-from tasks.registry.mlflow_connection import (
-    MlflowConnection,
-    milliseconds,
-    translated,
-    unless_it_exists,
-)
+from tasks.mlflow_pages import run_page
+from tasks.registry.experiments import experiment_of
+from tasks.registry.flow_runs import FlowRun, FlowRuns
+from tasks.registry.mlflow_connection import MlflowConnection, milliseconds, translated
+from tasks.registry.run_inputs import datasets_of
 from tasks.versions import params_of
-from training_core.errors import ConfigError
 
 MIRRORED = "ratchet.mirrored_step"
 ATTEMPT = "ratchet.attempt"
 BATCH_METRICS = 999  # and one tag: MLflow accepts 1000 entities in one request
 BATCH_PARAMS = 100
-DATASET_DIGEST_LENGTH = 36  # MLflow's limit
 
 
 class Runs:
-    """The runs of a server.
+    """MLflow runs of stages: creates them and copies curves into them.
 
     Args:
         mlflow: the server.
         store: source of the curves.
+        flow_runs: the runs above them.
     """
 
-    def __init__(self, mlflow: MlflowConnection, store: Store) -> None:
+    def __init__(self, mlflow: MlflowConnection, store: Store, flow_runs: FlowRuns) -> None:
         self.mlflow, self._client, self._store = mlflow, mlflow.client, store
+        self._flow_runs = flow_runs
 
     @translated
     def run_for(
@@ -51,6 +51,7 @@ class Runs:
         *,
         attempt: str,
         started_at: float | None = None,
+        flow_run: FlowRun | None = None,
     ) -> str:
         """Return the id of an attempt's run in a lifecycle; create it if there is none.
 
@@ -64,8 +65,9 @@ class Runs:
             key: the stage key.
             attempt: name of the attempt's directory.
             started_at: Unix time of the start of a new run; None means now.
+            flow_run: a new run is placed below its run; None places it below none.
         """
-        experiment = self._experiment(lifecycle)
+        experiment = experiment_of(self.mlflow, self._store, lifecycle)
         with claim(self._store.root, lifecycle, stage, key, step=step):
             runs = self._client.search_runs(
                 [experiment],
@@ -80,6 +82,9 @@ class Runs:
                 return runs[0].info.run_id
             start = milliseconds(time.time() if started_at is None else started_at)
             tags = {"stage_key": key, "stage": stage, "step": step, ATTEMPT: attempt}
+            if flow_run is not None:
+                tags["flow_run_id"] = flow_run.id
+                tags[MLFLOW_PARENT_RUN_ID] = self._flow_runs.run_for(lifecycle, flow_run)
             return self._client.create_run(experiment, start, tags, run_name=step).info.run_id
 
     @translated
@@ -111,85 +116,44 @@ class Runs:
         return mirrored
 
     @translated
-    def log_report(
-        self,
-        lifecycle: str,
-        flow: str,
-        flow_run_id: str,
-        *,
-        page: Path,
-        metrics: Mapping[str, float],
-    ) -> str:
-        """Write a flow run's report and metrics into its run; a second call replaces them.
-
-        Args:
-            lifecycle: name of the experiment.
-            flow: name of the flow, and of the run.
-            flow_run_id: id of the Prefect run; identifies the MLflow run.
-            page: file of the report.
-            metrics: numbers for the comparison of lifecycles.
-
-        Returns:
-            The address of the report in MLflow's user interface.
-        """
-        experiment = self._experiment(lifecycle)
-        # A stage's run has the tag flow_run_id, too, but another kind.
-        where = f"tags.kind = 'lifecycle' and tags.flow_run_id = '{flow_run_id}'"
-        found = self._client.search_runs([experiment], where, max_results=1)
-        tags = {"kind": "lifecycle", "flow": flow, "flow_run_id": flow_run_id}
-        run = found[0] if found else self._client.create_run(experiment, tags=tags, run_name=flow)
-        run_id = run.info.run_id
-        now = milliseconds(time.time())
-        self._client.log_batch(run_id, [Metric(k, v, now, 0) for k, v in metrics.items()])
-        self._client.log_artifact(run_id, str(page))
-        self._client.set_terminated(run_id, "FINISHED", now)
-        address = f"{self.mlflow.address}/#/experiments/{experiment}/runs/{run_id}"
-        return f"{address}/artifacts/{page.name}"
+    def pages(self, lifecycle: str, run_ids: Mapping[str, str]) -> dict[str, str]:
+        """Return the address of each run's page in MLflow's user interface; `run_ids` by step."""
+        experiment = experiment_of(self.mlflow, self._store, lifecycle)
+        return {k: run_page(self.mlflow.address, experiment, run) for k, run in run_ids.items()}
 
     @translated
-    def complete(self, run_id: str, manifest: Manifest, flow_run_id: str | None) -> None:
-        """Write parameters, metrics and tags of a finished stage into its run, and end the run.
+    def is_complete(self, run_id: str, manifest: Manifest) -> bool:
+        """Return whether `complete` has written this result into the run, and nobody deleted it."""
+        try:
+            run = self._client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        is_there = run.info.lifecycle_stage == "active" and run.info.status == "FINISHED"
+        return is_there and run.data.tags.get("digest") == manifest.digest
+
+    @translated
+    def complete(self, run_id: str, manifest: Manifest, note: str) -> None:
+        """Write what a finished stage had and made into its run, and end the run.
 
         Args:
             run_id: from `run_for`.
             manifest: manifest of the stage.
-            flow_run_id: id of the Prefect run, for a tag; None keeps the present tag.
+            note: description of the run, as Markdown.
         """
         curve = self._store.attempt_of(manifest).metrics
         self.mirror_metrics(run_id, curve, is_complete=True)
-        known = self._client.get_run(run_id).data.params
-        params = [Param(k, v) for k, v in params_of(manifest).items() if k not in known]
+        known = self._client.get_run(run_id).data
+        params = [Param(k, v) for k, v in params_of(manifest).items() if k not in known.params]
         for start in range(0, len(params), BATCH_PARAMS):
             self._client.log_batch(run_id, params=params[start : start + BATCH_PARAMS])
         end = milliseconds(manifest.finished_at)
-        final = [Metric(f"final/{k}", v, end, 0) for k, v in manifest.metrics.items()]
-        tags = {"kind": manifest.kind, "digest": manifest.digest}
-        tags |= {"flow_run_id": flow_run_id} if flow_run_id else {}
-        self._client.log_batch(run_id, final, tags=[RunTag(k, v) for k, v in tags.items()])
-        if datasets := _datasets(manifest):
+        final = {f"final/{name}": value for name, value in manifest.metrics.items()}
+        cost = {f"cost/{name}": value for name, value in manifest.cost.items()}
+        points = [Metric(name, value, end, 0) for name, value in (final | cost).items()]
+        tags = {"kind": manifest.kind, "digest": manifest.digest, MLFLOW_RUN_NOTE: note}
+        self._client.log_batch(run_id, points, tags=[RunTag(k, v) for k, v in tags.items()])
+        if datasets := datasets_of(manifest):
             self._client.log_inputs(run_id, datasets=datasets)
         self._client.set_terminated(run_id, "FINISHED", end)
-
-    def _experiment(self, lifecycle: str) -> str:
-        found = self._client.get_experiment_by_name(lifecycle)
-        if found is None:
-            folder = self._store.root.resolve() / "mlflow" / lifecycle
-            with unless_it_exists():
-                return self._client.create_experiment(lifecycle, folder.as_uri())
-            found = self._client.get_experiment_by_name(lifecycle)
-        if found is None or found.lifecycle_stage != "active":
-            raise ConfigError(
-                f"expected an active MLflow experiment '{lifecycle}', found a deleted one; "
-                "restore it in MLflow, or remove it for good with `mlflow gc`"
-            )
-        return found.experiment_id
-
-
-def _datasets(manifest: Manifest) -> list[DatasetInput]:
-    """Return the stage's inputs except models: outputs of other stages, and files of its config."""
-    spec = find_stage(manifest.stage)
-    return [
-        DatasetInput(Dataset(role, digest[:DATASET_DIGEST_LENGTH], "ratchet", json.dumps(digest)))
-        for role, digest in manifest.input_digests.items()
-        if spec.kind_of(role) in (None, "dataset")
-    ]

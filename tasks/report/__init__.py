@@ -2,6 +2,7 @@
 
     store ─gather─▶ Lifecycle ─render─▶ HTML
 
-`lifecycle` reads the store into plain frozen data, `plots` draws, `page` renders. Nothing here
-imports torch, MLflow or Prefect, so a report can be made on any machine that can read the store.
+`lifecycle` reads the store into plain frozen data, `plots` and `round_plots` draw the figures,
+`page` renders the page, and `index_page` the list of all reports. Nothing here imports torch,
+MLflow or Prefect, so any machine that can read the store can make a report.
 """

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from tasks.gate import Verdict
 from tasks.refs import StageRef
 from tasks.report.curves import Curve, read_curves
+from tasks.report.differences import Difference, differences
 from tasks.report.policy_scores import Evaluation, read_evaluation
 from tasks.report.results import result_of
+from tasks.report.reward_rounds import RewardRounds, read_reward_rounds
+from tasks.report.samples import Samples, read_rows
 from tasks.versions import MODEL_SUFFIX
 
 KEY_LENGTH = 12
+
+
+@dataclass(frozen=True)
+class StepPages:
+    """MLflow's pages of a step: its run, and the model version that it made; empty without one."""
+
+    run: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,9 @@ class About:
         flow_run_id: the Prefect run.
         at: Unix time of the report.
         outside: step name by stage key, for inputs from other runs, e.g. the champion.
+        name: of the run.
+        page: address of the run's page in Prefect; empty if it has none.
+        steps: MLflow's pages, by step.
     """
 
     lifecycle: str
@@ -36,6 +53,9 @@ class About:
     flow_run_id: str
     at: float
     outside: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    page: str = ""
+    steps: Mapping[str, StepPages] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,7 +66,7 @@ class Outcome:
         is_champion: the candidate is champion at the end.
         model_version: the candidate's number in the registry.
         verdict: verdict of the gate; None if there was none.
-        against: name of the policy that it was compared with.
+        against: name of the policy that the candidate was compared with.
     """
 
     is_champion: bool
@@ -74,6 +94,9 @@ class Step:
     cost: Mapping[str, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     curves: tuple[Curve, ...] = ()
+    log: Path | None = None
+    samples: tuple[Samples, ...] = ()
+    reward_rounds: RewardRounds | None = None
 
     @property
     def key(self) -> str:
@@ -83,13 +106,27 @@ class Step:
 
 @dataclass(frozen=True)
 class Lifecycle:
-    """Everything that the page shows."""
+    """Everything that the page shows.
+
+    Attributes:
+        about: the flow run.
+        outcome: result of the promotion.
+        steps: in the flow's order.
+        evaluations: of all policies, and of candidate and champion.
+        config: the resolved config as YAML.
+        index: page with the reports of all runs.
+        differences: fields whose value differs from one of the runs in `compared`.
+        compared: titles of the runs with which the config was compared.
+    """
 
     about: About
     outcome: Outcome
     steps: tuple[Step, ...]
     evaluations: tuple[Evaluation, ...]
     config: str
+    index: Path
+    differences: tuple[Difference, ...] = ()
+    compared: tuple[str, ...] = ()
 
     @property
     def judged(self) -> Evaluation | None:
@@ -98,7 +135,13 @@ class Lifecycle:
 
 
 def gather(
-    store: Store, refs: Sequence[StageRef], config: BaseModel, about: About, outcome: Outcome
+    store: Store,
+    refs: Sequence[StageRef],
+    config: BaseModel,
+    about: About,
+    outcome: Outcome,
+    *,
+    compared: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Lifecycle:
     """Read the results of the steps from the store.
 
@@ -108,6 +151,7 @@ def gather(
         config: the resolved config.
         about: the flow run.
         outcome: result of the promotion.
+        compared: resolved configs of other runs, by a title, to show what differs.
     """
     manifests = {ref.step: store.find(ref.stage, ref.key) for ref in refs}
     names = dict(about.outside) | {ref.key: ref.step for ref in refs}
@@ -123,9 +167,18 @@ def gather(
         result = result_of(ref, scores.get(ref.step), evaluations.get(ref.step))
         step = Step(ref, _version_of(ref, about.lifecycle), result)
         manifest = manifests[ref.step]
-        steps.append(_with_manifest(step, manifest, store, names) if manifest else step)
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    return Lifecycle(about, outcome, tuple(steps), tuple(evaluations.values()), text)
+        steps.append(_with_manifest(step, manifest, store, names, judged) if manifest else step)
+    now, others = config.model_dump(mode="json"), compared or {}
+    return Lifecycle(
+        about,
+        outcome,
+        tuple(steps),
+        tuple(evaluations.values()),
+        yaml.safe_dump(now, sort_keys=False, allow_unicode=True),
+        store.root.resolve() / "reports" / "index.html",
+        differences(now, others),
+        tuple(others),
+    )
 
 
 def _version_of(ref: StageRef, lifecycle: str) -> str | None:
@@ -134,12 +187,32 @@ def _version_of(ref: StageRef, lifecycle: str) -> str | None:
     return f"{lifecycle}.{MODEL_SUFFIX[ref.kind]}/{ref.model_version}"
 
 
-def _with_manifest(step: Step, manifest: Manifest, store: Store, names: Mapping[str, str]) -> Step:
+def _with_manifest(
+    step: Step,
+    manifest: Manifest,
+    store: Store,
+    names: Mapping[str, str],
+    judged: Evaluation | None,
+) -> Step:
     inputs = [Source(r, names.get(k, k[:KEY_LENGTH])) for r, k in manifest.parents.items()]
+    attempt = store.attempt_of(manifest)
     return replace(
         step,
         inputs=tuple(inputs),
         cost=manifest.cost,
         environment=manifest.environment,
-        curves=read_curves(manifest.stage, store.attempt_of(manifest).metrics),
+        curves=read_curves(manifest.stage, attempt.metrics),
+        log=attempt.log.resolve() if attempt.log.exists() else None,
+        samples=_samples_of(step, manifest, store, judged),
+        reward_rounds=read_reward_rounds(manifest, attempt.metrics),
     )
+
+
+def _samples_of(
+    step: Step, manifest: Manifest, store: Store, judged: Evaluation | None
+) -> tuple[Samples, ...]:
+    """Return the rows that a step made, or the held-out responses of the policy that it made."""
+    if manifest.kind == "dataset":
+        return read_rows(store.artifact_dir(manifest) / "data.jsonl")
+    scored = judged.samples.get(step.ref.step) if judged and manifest.kind == "policy" else None
+    return (scored,) if scored else ()

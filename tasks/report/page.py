@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from tasks.report import formatting, plots
+from tasks import formatting
+from tasks.report import plots, round_plots
+from tasks.report.costs import cost_of, total
 from tasks.report.lifecycle import Lifecycle, Step
 from tasks.report.policy_scores import Evaluation, Score
+from tasks.report.templating import environment
 
-TEMPLATES = Path(__file__).parent / "templates"
-MERGED = ("mean_reward", "reward_stderr", "win_rate", "win_rate_low", "win_rate_high")
-"""Metrics of an evaluation that are shown in one column together with their uncertainty."""
+MERGED = (
+    *("mean_reward", "reward_stderr", "win_rate", "win_rate_low", "win_rate_high"),
+    *("judged_prompts", "won_prompts", "lost_prompts"),
+)
+"""Metrics of an evaluation that stand in the columns of the reward and of the win rate."""
 
-LONGEST_TEXT = 1500
 ONE_STEP = "every step"
 
 
 def render(story: Lifecycle) -> str:
-    """Return the page. Every text is escaped; only the drawings of this package are not."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "shown": formatting.shown,
-        "measured": formatting.measured,
-        "words": formatting.words,
-        "label": formatting.label,
-        "duration": formatting.duration,
-        "moment": formatting.moment,
-        "cut": _cut,
-    }
+    """Return the page. Every text is escaped; only the figures of this package are not."""
     judged = story.judged
-    return environment.get_template("report.html.j2").render(
-        story=story,
-        with_error=formatting.with_error,
-        win_rate=_win_rate,
-        further_metrics=_further_metrics,
-        reward_plot=plots.reward_plot(judged.scores) if judged else None,
-        lineage_plot=plots.lineage_plot(story.steps),
-        curve_plot=plots.curve_plot,
-        facts=_facts(story),
-        cost_names=_names([step.cost for step in story.steps]),
-        environment=_environment(story.steps),
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            story=story,
+            with_error=formatting.with_error,
+            win_rate=_win_rate,
+            further_metrics=_further_metrics,
+            reward_plot=plots.reward_plot(judged.scores) if judged else None,
+            lineage_plot=plots.lineage_plot(story.steps),
+            curve_plot=plots.curve_plot,
+            frontier_plot=round_plots.frontier_plot,
+            true_reward_plot=lambda step: _true_reward_plot(story, step),
+            histograms=lambda step: _histograms(story, step),
+            facts=_facts(story),
+            cost_of=cost_of,
+            spent=total(story.steps, is_reused=False),
+            saved=total(story.steps, is_reused=True),
+            environment=_environment(story.steps),
+        )
     )
 
 
@@ -65,6 +61,40 @@ def _facts(story: Lifecycle) -> dict[str, float | None]:
     }
 
 
+def _true_reward_plot(story: Lifecycle, step: Step) -> Markup | None:
+    """Draw what a step optimised beside what the judge says; None without a judge."""
+    if step.reward_rounds is None or story.judged is None:
+        return None
+    scores = {score.step: score for score in story.judged.scores}
+    begun = {s.ref.key: s.ref.step for s in story.steps} | dict(story.about.outside)
+    before = scores.get(begun.get(step.reward_rounds.parent, ""))
+    pair = before, scores.get(step.ref.step)
+    judge = story.judged.judge or ""
+    return round_plots.true_reward_plot(step.reward_rounds, judge, pair, step.ref.step)
+
+
+def _histograms(story: Lifecycle, step: Step) -> list[tuple[str, Markup]]:
+    """Draw the rewards and lengths of a step's responses, each with a caption."""
+    if not step.samples:
+        return []
+    judged, (samples, *more) = story.judged, step.samples
+    is_policy = step.ref.kind == "policy"
+    if is_policy and judged and judged.baseline:
+        more = [judged.samples.get(judged.baseline.step, samples)]
+    other = more[0] if more and more[0] is not samples else None
+    outline = f"; outline: {other.name}" if other else ""
+    caption = f"{'Held-out responses' if is_policy else formatting.capital(samples.name)}{outline}"
+    pairs = (
+        ("reward", samples.rewards, other.rewards if other else ()),
+        ("length (words)", samples.words, other.words if other else ()),
+    )
+    return [
+        (caption, plots.histogram(samples, values, beside, x, step.ref.step))
+        for x, values, beside in pairs
+        if values
+    ]
+
+
 def _win_rate(score: Score) -> str:
     rate, low, high = (score.metrics.get(n) for n in ("win_rate", "win_rate_low", "win_rate_high"))
     if rate is None or low is None or high is None:
@@ -75,15 +105,11 @@ def _win_rate(score: Score) -> str:
 
 
 def _further_metrics(evaluation: Evaluation) -> list[str]:
-    return [n for n in _names([s.metrics for s in evaluation.scores]) if n not in MERGED]
+    names = dict.fromkeys(name for score in evaluation.scores for name in score.metrics)
+    return [name for name in names if name not in MERGED]
 
 
-def _names(rows: list[Mapping[str, float]]) -> list[str]:
-    """Return every key, in the order of its first row."""
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _environment(steps: tuple[Step, ...]) -> dict[str, dict[str, str]]:
+def _environment(steps: tuple[Step, ...]) -> Mapping[str, Mapping[str, str]]:
     """Return, by name, each value and the steps that ran with it."""
     known = [step for step in steps if step.environment]
     table: dict[str, dict[str, list[str]]] = {}
@@ -95,8 +121,3 @@ def _environment(steps: tuple[Step, ...]) -> dict[str, dict[str, str]]:
         name: {v: ONE_STEP if len(s) == len(known) else ", ".join(s) for v, s in values.items()}
         for name, values in table.items()
     }
-
-
-def _cut(text: str) -> str:
-    rest = len(text) - LONGEST_TEXT
-    return text if rest <= 0 else f"{text[:LONGEST_TEXT]} … ({rest:,} more characters)"

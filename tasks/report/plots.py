@@ -1,25 +1,42 @@
-"""The report's pictures."""
+"""The report's figures."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from tasks.formatting import label, shown, with_error
 from tasks.report.curves import Curve
-from tasks.report.formatting import label, shown, with_error
 from tasks.report.lifecycle import Step
 from tasks.report.policy_scores import Score
-from tasks.report.svg import ACCENT, GREEN, INK, LINE, MUTED, PAPER, VIOLET, WARM, canvas, inline
+from tasks.report.samples import Samples
+from tasks.report.svg import (
+    ACCENT,
+    GREEN,
+    INK,
+    LINE,
+    MUTED,
+    PAPER,
+    VIOLET,
+    WARM,
+    canvas,
+    inline,
+    name_axes,
+    tick,
+    tidy,
+)
 
 NARROW = 330  # points; the width of a phone's screen, so that text stays readable
+COLUMN = 250  # points; a third of the page
 WINDOWS = 15  # a moving mean covers a fifteenth of the curve
 REWARD_ROW, LINEAGE_ROW = 34, 36
 ARC_PIECES = 40
+BINS = 24
 
 ROLE_COLOURS = {
     "policy": ACCENT,
@@ -64,16 +81,16 @@ def reward_plot(scores: Sequence[Score]) -> Markup | None:
     axes.set_yticks(places, [s.label for s, _ in rows], color=INK, size=11)
     axes.set_ylim(len(rows) - 0.5, -0.75)
     axes.margins(x=0.2)
-    axes.set_xlabel("mean held-out reward, ± 1 standard error", color=MUTED, size=10)
+    name_axes(axes, "mean held-out reward, ± 1 standard error", "")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(_tick)
+    axes.xaxis.set_major_formatter(tick)
     alt = ", ".join(f"{s.label} {with_error(r, s.stderr)}" for s, r in rows)
     return inline(figure, f"Mean held-out reward: {alt}")
 
 
 def curve_plot(curve: Curve, step: str) -> Markup:
-    """Draw a curve: each step faint, and its moving mean where there are enough steps."""
-    figure, axes = canvas(250, 140)
+    """Draw a curve and its intervals; many steps pale, with their moving mean over them."""
+    figure, axes = canvas(COLUMN, 165)
     window = len(curve.values) // WINDOWS
     is_long, is_point = window > 1, len(curve.steps) == 1
     axes.plot(
@@ -85,16 +102,49 @@ def curve_plot(curve: Curve, step: str) -> Markup:
         marker="o" if is_point else "",
     )
     if is_long:
-        means = _moving_mean(curve.values, window)
+        means = moving_mean(curve.values, window)
         middle = (window - 1) // 2
         centres = curve.steps[middle : middle + len(means)]
         axes.plot(centres, means, color=ACCENT, linewidth=1.8)
+    if curve.low:
+        axes.fill_between(
+            curve.steps, curve.low, curve.high, color=ACCENT, alpha=0.18, linewidth=3 * is_point
+        )
+    name_axes(axes, curve.x, curve.unit)
     axes.grid(axis="y", color=LINE, linewidth=0.6)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(3))
-    axes.yaxis.set_major_formatter(_tick)
+    axes.yaxis.set_major_formatter(tick)
     first, last = shown(curve.values[0]), shown(curve.values[-1])
-    return inline(figure, f"{step}: {curve.title} from {first} to {last}")
+    ends = f" ({shown(curve.low[-1])} to {shown(curve.high[-1])})" if curve.low else ""
+    return inline(figure, f"{step}: {curve.title} from {first} to {last}{ends}")
+
+
+def histogram(
+    samples: Samples, values: Sequence[float], other: Sequence[float], x: str, step: str
+) -> Markup:
+    """Draw the shares of responses with a reward or length, and the outline of others.
+
+    Args:
+        samples: of which they are.
+        values: rewards or lengths.
+        other: those of the responses to compare with; empty if there are none.
+        x: what is counted, with its unit.
+        step: name of the step.
+    """
+    figure, axes = canvas(COLUMN, 150)
+    low, high = min((*values, *other)), max((*values, *other))
+    reach = (low, high) if high > low else (low - 0.5, low + 0.5)
+    bins = min(BINS, int(reach[1] - reach[0]) + 1) if x.startswith("length") else BINS
+    share = [1 / len(values)] * len(values)
+    axes.hist(values, bins=bins, range=reach, weights=share, color=ACCENT, alpha=0.75)
+    if other:
+        weights = [1 / len(other)] * len(other)
+        axes.hist(other, bins=bins, range=reach, weights=weights, color=MUTED, histtype="step")
+    name_axes(axes, x, "share of responses")
+    tidy(axes)
+    ends = f"{shown(min(values))} to {shown(max(values))}, median {shown(median(values))}"
+    return inline(figure, f"{step}, {samples.name}: {x}, {ends}")
 
 
 def lineage_plot(steps: Sequence[Step]) -> Markup:
@@ -115,12 +165,12 @@ def lineage_plot(steps: Sequence[Step]) -> Markup:
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
     return inline(
-        figure, "Which step read what which other step made; the table beside it says the same"
+        figure, "Each step with an arc from its inputs; the table contains the same information"
     )
 
 
 def _arc(axes: Axes, start: int, end: int, colour: str) -> None:
-    """Draw half an ellipse from row to row; a longer one reaches further to the right."""
+    """Draw half an ellipse between two rows; a longer one extends further to the right."""
     reach = min(1.0, 0.18 * (end - start) ** 0.9)
     turns = [math.pi * i / ARC_PIECES for i in range(ARC_PIECES + 1)]
     xs = [reach * math.sin(turn) for turn in turns]
@@ -131,9 +181,6 @@ def _arc(axes: Axes, start: int, end: int, colour: str) -> None:
         axes.plot(xs, ys, color=colour, linewidth=1.8, zorder=2)
 
 
-def _moving_mean(values: Sequence[float], window: int) -> list[float]:
+def moving_mean(values: Sequence[float], window: int) -> list[float]:
+    """Return the mean of each `window` values that follow each other."""
     return [fmean(values[i : i + window]) for i in range(len(values) - window + 1)]
-
-
-def _tick(value: float, _: float) -> str:
-    return f"{value:.4g}"

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stages.files import read_jsonl
-from stages.runtime.store import Manifest, Store
-from tasks.report.formatting import label
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
+from tasks.formatting import label
+from tasks.report.samples import Samples, samples_of
 
-PROMPTS = 8
+PROMPTS, REGRESSIONS = 8, 6
 BASELINE, POLICY = "baseline", "policy"
 
 
@@ -57,10 +59,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class PromptAnswers:
-    """One held-out prompt and an answer per policy."""
+    """One held-out prompt and an answer per policy.
+
+    Attributes:
+        prompt: its text.
+        answers: in the order of the scores.
+        gain: reward of the policy's answer minus that of the baseline's; None without both.
+    """
 
     prompt: str
     answers: tuple[Answer, ...]
+    gain: float | None
 
 
 @dataclass(frozen=True)
@@ -71,13 +80,18 @@ class Evaluation:
         step: its name in the flow.
         judge: name of the reward that scored the responses.
         scores: baseline first, `policy` last.
-        prompts: the first prompts of the held-out data, not selected.
+        prompts: the first prompts of the held-out data, without any selection.
+        regressions: the prompts whose reward fell most from the baseline to the policy, the worst
+            first.
+        samples: responses of each policy, by the step that produced it.
     """
 
     step: str
     judge: str | None
     scores: tuple[Score, ...]
     prompts: tuple[PromptAnswers, ...]
+    regressions: tuple[PromptAnswers, ...]
+    samples: Mapping[str, Samples]
 
     @property
     def baseline(self) -> Score | None:
@@ -86,7 +100,7 @@ class Evaluation:
 
     @property
     def policy(self) -> Score | None:
-        """The evaluated policy."""
+        """Score of the candidate; None if it is missing."""
         return next((s for s in self.scores if s.role == POLICY), None)
 
 
@@ -108,8 +122,19 @@ def read_evaluation(
     scores = tuple(Score(steps[name], _role(name), summary[name]) for name in order)
     labels = {name: label(steps[name]) for name in order}
     judge = manifest.config.get("reward", {}).get("name")
-    prompts = _side_by_side(read_jsonl(folder / "samples.jsonl"), labels)
-    return Evaluation(step, judge, scores, prompts)
+    rows = read_jsonl(folder / "samples.jsonl")
+    prompts = _side_by_side(rows, labels)
+    fallen = sorted((p for p in prompts if (p.gain or 0) < 0), key=lambda p: p.gain or 0)
+    by_policy = {name: [row for row in rows if row["policy"] == name] for name in order}
+    found = {steps[name]: samples_of(labels[name], by_policy[name]) for name in order}
+    return Evaluation(
+        step,
+        judge,
+        scores,
+        prompts[:PROMPTS],
+        tuple(fallen[:REGRESSIONS]),
+        {name: samples for name, samples in found.items() if samples is not None},
+    )
 
 
 def _role(name: str) -> str:
@@ -133,16 +158,19 @@ def _ordered(steps: Mapping[str, str], flow: Sequence[str]) -> list[str]:
 def _side_by_side(
     rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]
 ) -> tuple[PromptAnswers, ...]:
-    """Take the first prompts, and each policy's first response to each."""
+    """Return all prompts, and each policy's first response to each."""
     prompts: dict[str, str] = {}
     found: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in rows:
         prompts.setdefault(row["prompt_id"], row["prompt"])
         found.setdefault((row["prompt_id"], row["policy"]), row)
-    return tuple(
-        PromptAnswers(text, _answers({n: found.get((id_, n)) for n in labels}, labels))
-        for id_, text in list(prompts.items())[:PROMPTS]
-    )
+    answers = ((text, {n: found.get((id_, n)) for n in labels}) for id_, text in prompts.items())
+    return tuple(PromptAnswers(text, _answers(by, labels), _gain(by)) for text, by in answers)
+
+
+def _gain(rows: Mapping[str, Mapping[str, Any] | None]) -> float | None:
+    ours, theirs = rows.get(POLICY), rows.get(BASELINE)
+    return float(ours["reward"] - theirs["reward"]) if ours and theirs else None
 
 
 def _answers(

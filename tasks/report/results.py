@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
-from stages.catalog import STAGES
+from tasks.formatting import shown, with_error
+from tasks.headlines import Metrics, headline_of
 from tasks.refs import StageRef
-from tasks.report.formatting import NOT_MEASURED, change, shown, with_error, words
 from tasks.report.policy_scores import Evaluation, Score
-
-Metrics = Mapping[str, float]
 
 
 def result_of(ref: StageRef, score: Score | None, evaluation: Evaluation | None) -> str:
@@ -25,29 +20,9 @@ def result_of(ref: StageRef, score: Score | None, evaluation: Evaluation | None)
         return f"held-out reward {with_error(score.reward, score.stderr)}"
     if evaluation is not None:
         return _win_rate(ref.metrics, evaluation.baseline)
-    try:
-        return _headline(STAGES[ref.stage].headline, ref.metrics)
-    except KeyError:  # an unknown stage, or one without the metrics of its template
-        return _anything(ref.metrics)
-
-
-def _headline(template: str, metrics: Metrics) -> str:
-    """Fill in `{metric}` and `{before->after}`."""
-
-    def fill(match: re.Match[str]) -> str:
-        before, after = match.groups()
-        if after is None:
-            return shown(metrics[before])
-        return change(metrics[before], metrics[after])
-
-    return re.sub(r"{(\w+)(?:->(\w+))?}", fill, template)
+    return headline_of(ref.stage, ref.metrics)
 
 
 def _win_rate(metrics: Metrics, baseline: Score | None) -> str:
     against = f" vs {baseline.label}" if baseline else ""
     return f"win rate {shown(metrics.get('win_rate'))}{against}"
-
-
-def _anything(metrics: Metrics) -> str:
-    first = list(metrics.items())[:2]
-    return ", ".join(f"{words(n)} {shown(v)}" for n, v in first) or NOT_MEASURED

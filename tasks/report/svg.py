@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 INK, MUTED, LINE, PAPER = "#010101", "#010102", "#010103", "#010104"
 ACCENT, GREEN, WARM, VIOLET = "#010105", "#010106", "#010107", "#010108"
@@ -32,7 +33,7 @@ SETTINGS = {"svg.fonttype": "none", "font.family": "sans-serif", "axes.unicode_m
 
 
 def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure of `width` by `height` points with one bare pair of axes."""
+    """Return an empty figure of `width` by `height` points; its axes have only a bottom line."""
     figure = Figure(
         figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), layout="constrained"
     )
@@ -42,6 +43,27 @@ def canvas(width: float, height: float) -> tuple[Figure, Axes]:
     axes.spines["bottom"].set_color(LINE)
     axes.tick_params(colors=MUTED, labelsize=10, length=0, pad=4)
     return figure, axes
+
+
+def name_axes(axes: Axes, x: str, y: str) -> None:
+    """Write what the axes show, with its unit."""
+    axes.set_xlabel(x, color=MUTED, size=10)
+    axes.set_ylabel(y, color=MUTED, size=10)
+
+
+def tick(value: float, _: float) -> str:
+    """Return the number at a tick of an axis."""
+    return f"{value:.4g}"
+
+
+def tidy(axes: Axes) -> None:
+    """Draw a faint grid and few ticks."""
+    axes.grid(axis="y", color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(tick)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(tick)
 
 
 def inline(figure: Figure, alt: str) -> Markup:

@@ -1,4 +1,4 @@
-"""A real MLflow server over HTTP, and finished stages made of real Hugging Face checkpoints."""
+"""A registry on the real MLflow server, and finished stages: real Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ from pathlib import Path
 import pytest
 from real_services import MlflowServer, finish_stage
 
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from tasks.registry import Registry
-
-
-@pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
-    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

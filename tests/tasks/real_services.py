@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -12,11 +13,18 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from stages.runtime.store import Manifest, Store, record_files
+from stages.runtime.manifest import Manifest, record_files
+from stages.runtime.store import Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+    from tasks.registry import Registry
 
 START_SECONDS = 120
 
@@ -89,11 +97,13 @@ def finish_stage(
     seed: int = 0,
     kind: str = "policy",
     files: Mapping[str, str] | None = None,
+    save: Callable[[Path], object] | None = None,
     **fields: object,
 ) -> Manifest:
     """Finish a stage by hand: its artifact and its manifest.
 
-    A model gets tiny weights, which the seed makes different; anything else gets the files.
+    A model gets tiny weights, which the seed makes different, or what `save` writes; anything else
+    gets the files.
     """
     draft = {
         "stage": step.split("-", maxsplit=1)[0],
@@ -112,7 +122,9 @@ def finish_stage(
     } | fields
     artifact = store.attempt(draft["stage"], draft["key"], draft["attempt"]).artifact
     artifact.mkdir(parents=True)
-    if kind in ("policy", "reward_model"):
+    if save is not None:
+        save(artifact)
+    elif kind in ("policy", "reward_model"):
         tiny_llama(seed).save_pretrained(artifact)
     else:
         for name, text in (files or {"rows.jsonl": f'{{"seed": {seed}}}\n'}).items():
@@ -121,6 +133,33 @@ def finish_stage(
     manifest = Manifest(files=recorded, digest=digest, **draft)
     assert store.publish(manifest)
     return manifest
+
+
+def client_of(registry: Registry) -> MlflowClient:
+    """What a user of MLflow sees, past our own door."""
+    from mlflow import MlflowClient
+
+    return MlflowClient(registry.mlflow.tracking_uri, registry.mlflow.tracking_uri)
+
+
+def runs_of(registry: Registry, lifecycle: str) -> list[Run]:
+    """All runs of a lifecycle, oldest first."""
+    client = client_of(registry)
+    experiment = client.get_experiment_by_name(lifecycle)
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id], order_by=["start_time ASC"]))
+
+
+def write_curve(path: Path, steps: range) -> None:
+    with path.open("a") as file:
+        for step in steps:
+            metrics = {"sft/loss": 4.0 / (step + 1), "sft/tokens": 128}
+            line = {"step": step, "time": 1000.0 + step, "metrics": metrics}
+            file.write(json.dumps(line) + "\n")
+
+
+def steps_of(registry: Registry, run_id: str, name: str = "sft/loss") -> list[int]:
+    return [point.step for point in client_of(registry).get_metric_history(run_id, name)]
 
 
 def run_together(function: Callable[..., Any], arguments: Sequence[tuple]) -> list[Any]:

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 from prefect import flow
-from prefect.testing.utilities import prefect_test_harness
+from prefect.logging.handlers import APILogWorker
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config.presets import load_config
+from flows.local_services.state import load_records
 from flows.recipe.run import Recipe
 from stages.runtime.ray_cluster import RayCluster
 from tasks.connections import Connections
 from tasks.ledger import history
 from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
-from tasks.registry_tasks import read_champion, roll_back
+from tasks.registry_tasks import evidence_metrics, read_champion, roll_back
+from tests.flows.only_prefect import only_prefect
 
 pytestmark = pytest.mark.services
 
@@ -25,9 +28,14 @@ COST = {"seconds": 1.0}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def prefect() -> Iterator[None]:
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Prefect server; not its test harness, which now and then waits for ever at its end."""
+    home = tmp_path_factory.mktemp("home")
+    with only_prefect(home):
+        url = load_records(home).services["prefect"].url
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield
+            APILogWorker.drain_all(timeout=60)  # or this process tries as long at its exit
 
 
 def recipe_of(registry: Registry, lifecycle: str) -> Recipe:
@@ -36,10 +44,17 @@ def recipe_of(registry: Registry, lifecycle: str) -> Recipe:
     return Recipe("promote", config, Connections(registry.store, nowhere, registry), (), None)
 
 
-def evaluation(refs_like: StageRef, win_rate_low: float) -> StageRef:
-    metrics = {"win_rate_low": win_rate_low, "kl_to_baseline": 1.0, "finished_fraction": 1.0}
+def evaluation(refs_like: StageRef, wins: int) -> StageRef:
+    metrics = {
+        "won_prompts": float(wins),
+        "lost_prompts": float(100 - wins),
+        "judged_prompts": 100.0,
+        "judged_fraction": 1.0,
+        "reward_gain": 0.1,
+        "kl_to_baseline": 1.0,
+    }
     update = {"kind": "evaluation", "step": "evaluation", "metrics": metrics}
-    return refs_like.model_copy(update=update)
+    return refs_like.model_copy(update={**update, "digest": f"digest of {wins} wins"})
 
 
 def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(registry, finish, lifecycle):
@@ -47,37 +62,57 @@ def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(registry,
     candidate = ref_of(finish("sft", cost=COST), "sft", is_reused=True)
 
     @flow
-    def decide(win_rate_low: float) -> bool:
-        against_sft = evaluation(candidate, win_rate_low)
+    def decide(wins: int) -> bool:
+        against_sft = evaluation(candidate, wins)
         return recipe.promote_if_better(
             candidate, against_sft, candidate, who="ann", why="it is polite"
         )
 
-    assert decide(0.4) is False
-    assert (recipe.is_champion, recipe.verdict.passed, recipe.against) == (False, False, "SFT")
+    assert decide(40) is False
+    assert not recipe.is_champion
+    assert not recipe.verdict.passed
+    assert recipe.against == "the first policy"
     assert history(registry, recipe.policy_name) == []
+    (refused,) = registry.models.entries(f"{recipe.policy_name}.promotions")
+    assert (refused.tags["verdict"], refused.tags["attempt"]) == ("refused", "1")
+    assert (refused.tags["decided_by"], refused.tags["reason"]) == ("ann", "it is polite")
 
-    assert decide(0.6) is True
-    assert (recipe.is_champion, recipe.verdict.passed, recipe.against) == (True, True, "SFT")
+    assert decide(90) is True
+    assert recipe.verdict.attempt == 2
+    assert recipe.is_champion
+    assert recipe.verdict.passed
+    assert recipe.against == "the first policy"
     (entry,) = history(registry, recipe.policy_name)
     assert (entry.decided_by, entry.reason) == ("ann", "it is polite")
 
-    assert decide(0.0) is True  # it is champion already, so nobody asks the gate
+    assert decide(0) is True  # it is champion already, so nobody asks the gate
     assert len(history(registry, recipe.policy_name)) == 1
 
 
+def test_a_later_champion_must_beat_the_champion_and_not_lose_to_sft(finish):
+    any_stage = ref_of(finish("sft", cost=COST), "sft", is_reused=True)
+    against_sft, against_champion = evaluation(any_stage, 70), evaluation(any_stage, 80)
+    against_sft.metrics.update({"win_rate": 0.7, "kl_to_baseline": 2.0})
+    first = evidence_metrics(against_sft, None)
+    assert (first["won_prompts"], first["kl_to_reference"]) == (70, 2.0)
+    assert "win_rate_over_sft" not in first
+    later = evidence_metrics(against_sft, against_champion)
+    assert (later["won_prompts"], later["win_rate_over_sft"]) == (80, 0.7)
+    assert later["kl_to_reference"] == 2.0  # to the SFT policy, not to the champion
+    del against_sft.metrics["kl_to_baseline"]  # it tokenises differently
+    assert "kl_to_reference" not in evidence_metrics(against_sft, against_champion)
+
+
 def test_the_champion_is_read_and_rolled_back_across_a_short_outage(
-    store, finish, lifecycle, own_server
+    registry, finish, lifecycle, mlflow_server
 ):
-    own_server.start()
-    registry = Registry(own_server.uri, store)
     name = f"{lifecycle}.policy"
     recipe = recipe_of(registry, lifecycle)
     candidate = ref_of(finish("sft", cost=COST), "sft", is_reused=True)
 
     @flow
     def decide() -> bool:
-        return recipe.promote_if_better(candidate, evaluation(candidate, 0.6), candidate)
+        return recipe.promote_if_better(candidate, evaluation(candidate, 90), candidate)
 
     @flow
     def go_back() -> int:
@@ -86,13 +121,13 @@ def test_the_champion_is_read_and_rolled_back_across_a_short_outage(
         return champion.version
 
     assert decide()
-    own_server.stop()
-    restart = threading.Thread(target=lambda: (time.sleep(1), own_server.start()))
+    mlflow_server.stop()
+    restart = threading.Thread(target=lambda: (time.sleep(1), mlflow_server.start()))
     restart.start()
     try:
         assert go_back() == 1
     finally:
         restart.join()
     first, second = history(registry, name)
-    assert (first.decided_by, first.reason) == ("promote", "promote: beats the SFT policy")
+    assert (first.decided_by, first.reason) == ("promote", "promote: beats the first policy")
     assert (second.verdict, second.decided_by) == ("rollback", "b")

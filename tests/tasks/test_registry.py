@@ -1,41 +1,23 @@
 from __future__ import annotations
 
-import json
-import shutil
-import socket
-import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import mlflow
 import pytest
-from real_services import run_together, tiny_llama
+import requests
+from real_services import client_of, run_together, runs_of, tiny_llama
 
 from stages.runtime.store import Store
-from tasks.registry import ATTEMPT, MIRRORED, Registry
+from tasks.registry import FlowRun, Registry
 from tasks.versions import ModelVersionRef, verify
-from training_core.errors import ConfigError, IntegrityError, TransientError
+from training_core.errors import ConfigError, IntegrityError
 
 pytestmark = pytest.mark.services
 
-
-def client_of(registry: Registry) -> mlflow.MlflowClient:
-    """What a user of MLflow sees, past our own door."""
-    return mlflow.MlflowClient(registry.mlflow.tracking_uri, registry.mlflow.tracking_uri)
-
-
-def write_curve(path: Path, steps: range) -> None:
-    with path.open("a") as file:
-        for step in steps:
-            metrics = {"sft/loss": 4.0 / (step + 1), "sft/tokens": 128}
-            line = {"step": step, "time": 1000.0 + step, "metrics": metrics}
-            file.write(json.dumps(line) + "\n")
-
-
-def steps_of(registry: Registry, run_id: str, name: str = "sft/loss") -> list[int]:
-    return [point.step for point in client_of(registry).get_metric_history(run_id, name)]
+ONE = FlowRun("one", "full-rlhf", "tiny", started_at=1900.0)
+TWO = FlowRun("two", "full-rlhf", "tiny", started_at=2900.0)
 
 
 # ------------------------------------------------------------------------- registration
@@ -88,6 +70,49 @@ def test_registering_twice_makes_one_version_and_one_run(registry, finish, lifec
     assert len(client.get_metric_history(first.run_id, "final/loss")) == 1
 
 
+def test_a_known_result_costs_one_request_and_keeps_the_flow_run_that_made_it(
+    registry, finish, lifecycle, monkeypatch
+):
+    policy = finish("sft")
+    pairs = finish("preference_pairs", kind="dataset", files={"data.jsonl": "{}\n"})
+    first = [registry.register(m, lifecycle=lifecycle, flow_run=ONE) for m in (policy, pairs)]
+
+    asked = []
+    send = requests.Session.request
+
+    def counted(session, method, url, **options):
+        asked.append(url)
+        return send(session, method, url, **options)
+
+    monkeypatch.setattr(requests.Session, "request", counted)
+    again = [registry.register(m, lifecycle=lifecycle, flow_run=TWO) for m in (policy, pairs)]
+    assert len(asked) == 2
+    assert again == first
+    runs = runs_of(registry, lifecycle)
+    assert {run.data.tags["flow_run_id"] for run in runs} == {"one"}
+    assert sorted(run.info.run_name for run in runs) == ["preference_pairs", "sft", "tiny"]
+
+
+def test_what_was_deleted_in_mlflow_is_registered_again(registry, finish, lifecycle):
+    policy = finish("sft")
+    pairs = finish("preference_pairs", kind="dataset", files={"data.jsonl": "{}\n"})
+    ref = registry.register(policy, lifecycle=lifecycle)
+    registry.register(pairs, lifecycle=lifecycle)
+    client = client_of(registry)
+    client.delete_model_version(ref.name, str(ref.version))
+    experiment = client.get_experiment_by_name(lifecycle).experiment_id
+    for run in client.search_runs([experiment]):
+        client.delete_run(run.info.run_id)
+
+    again = registry.register(policy, lifecycle=lifecycle)
+    registry.register(pairs, lifecycle=lifecycle)
+
+    assert again.version == ref.version + 1
+    assert registry.models.resolve(f"models:/{ref.name}@sft") == again
+    stages = {run.data.tags["stage"] for run in client.search_runs([experiment])}
+    assert stages == {"sft", "preference_pairs"}
+
+
 def register_all(barrier, uri: str, root: Path, lifecycle: str) -> list[ModelVersionRef]:
     store = Store(root)
     registry = Registry(uri, store)
@@ -118,37 +143,32 @@ def test_three_flows_that_register_the_same_stages_at_once_share_versions_and_ru
 def test_version_and_run_say_what_was_made_from_what(registry, finish, lifecycle):
     manifest = finish(
         "dpo-1",
-        config={"seed": 3, "training": {"batch_size": 8, "texts": ["a" * 7000]}},
+        config={"seed": 3, "training": {"batch_size": 8, "texts": ["a" * 7000], "nothing": None}},
         input_digests={"policy": "p" * 64, "dataset": "d" * 64},
         parents={"policy": "k" * 64},
         metrics={"reward_margin": 0.25},
         finished_at=2000.0,
+        cost={"seconds": 60.0},
     )
 
-    ref = registry.register(manifest, lifecycle=lifecycle, flow_run_id="flow-7")
+    ref = registry.register(manifest, lifecycle=lifecycle, flow_run=ONE)
 
     tags = client_of(registry).get_model_version(ref.name, str(ref.version)).tags
     assert tags == {
-        "stage_key": manifest.key,
+        "stage_key": manifest.key[:12],
         "stage": "dpo",
         "step": "dpo-1",
-        "digest": manifest.digest,
-        "parents": json.dumps({"policy": "k" * 64}),
-        "input_digests": json.dumps({"dataset": "d" * 64, "policy": "p" * 64}),
-        "metric.reward_margin": "0.25",
+        "digest": manifest.digest[:12],
     }
-    assert ref.metrics == {"reward_margin": 0.25}
+    assert (ref.stage_key, ref.digest) == (manifest.key, manifest.digest)
     run = client_of(registry).get_run(ref.run_id)
-    assert (run.info.run_name, run.info.status, run.info.end_time) == (
-        "dpo-1",
-        "FINISHED",
-        2_000_000,
-    )
-    assert run.data.metrics["final/reward_margin"] == 0.25
+    assert (run.info.run_name, run.info.status) == ("dpo-1", "FINISHED")
+    assert (run.info.start_time, run.info.end_time) == (1_940_000, 2_000_000)
+    assert run.data.metrics == {"final/reward_margin": 0.25, "cost/seconds": 60.0}
     assert run.data.params["training.batch_size"] == "8"
-    assert len(run.data.params["training.texts"]) == 6000
-    assert run.data.tags["flow_run_id"] == "flow-7"
-    assert [d.dataset.name for d in run.inputs.dataset_inputs] == ["dataset"]
+    assert len(run.data.params["training.texts"]) == 250
+    assert "training.nothing" not in run.data.params
+    assert run.data.tags["flow_run_id"] == "one"
 
 
 def test_a_reward_model_has_its_own_registered_model(registry, finish, lifecycle):
@@ -222,100 +242,6 @@ def test_files_on_another_filesystem_are_copied(
         verify(registry.store, ref)
 
 
-# ------------------------------------------------------------------------------- curves
-
-
-def test_mirroring_again_adds_only_what_is_new(registry, tmp_path, lifecycle):
-    curve = tmp_path / "metrics.jsonl"
-    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
-    assert registry.runs.mirror_metrics(run_id, curve) is None
-
-    write_curve(curve, range(5))
-    assert registry.runs.mirror_metrics(run_id, curve) == 3  # step 4 may get another line
-    assert registry.runs.mirror_metrics(run_id, curve) == 3
-    assert steps_of(registry, run_id) == [0, 1, 2, 3]
-
-    write_curve(curve, range(5, 7))
-    assert registry.runs.mirror_metrics(run_id, curve, is_complete=True) == 6
-    assert registry.runs.mirror_metrics(run_id, curve, is_complete=True) == 6
-    assert steps_of(registry, run_id) == [0, 1, 2, 3, 4, 5, 6]
-    assert client_of(registry).get_metric_history(run_id, "sft/loss")[3].value == 1.0  # 4 / (3 + 1)
-
-
-def test_two_lines_of_one_step_both_arrive(registry, tmp_path, lifecycle):
-    curve = tmp_path / "metrics.jsonl"
-    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
-    write_curve(curve, range(3))
-    registry.runs.mirror_metrics(run_id, curve)
-    with curve.open("a") as file:
-        line = {"step": 2, "time": 1002.5, "metrics": {"sft/heldout_loss": 1.5}}
-        file.write(json.dumps(line) + "\n")
-
-    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
-
-    assert steps_of(registry, run_id, "sft/heldout_loss") == [2]
-    assert steps_of(registry, run_id) == [0, 1, 2]
-
-
-def test_a_long_curve_goes_over_in_several_requests(registry, tmp_path, lifecycle):
-    curve = tmp_path / "metrics.jsonl"
-    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
-    write_curve(curve, range(1200))  # 2400 points
-
-    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
-
-    assert steps_of(registry, run_id) == list(range(1200))
-    assert client_of(registry).get_run(run_id).data.tags[MIRRORED] == "1199"
-
-
-def test_an_interrupted_or_doubled_mirror_leaves_each_point_once(registry, tmp_path, lifecycle):
-    curve = tmp_path / "metrics.jsonl"
-    run_id = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
-    write_curve(curve, range(10))
-    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
-    # What a slower second flow does: it puts the mark back, so that points are sent again.
-    client_of(registry).set_tag(run_id, MIRRORED, "4")
-
-    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
-
-    assert steps_of(registry, run_id) == list(range(10))
-
-
-def test_registering_completes_the_curve(registry, store, finish, lifecycle):
-    manifest = finish("sft")
-    write_curve(store.attempt_of(manifest).metrics, range(4))
-
-    ref = registry.register(manifest, lifecycle=lifecycle)
-
-    assert steps_of(registry, ref.run_id) == [0, 1, 2, 3]
-    assert client_of(registry).get_run(ref.run_id).info.start_time == 1_000_000
-
-
-def test_a_stage_made_anew_has_another_run_and_its_own_curve(registry, store, finish, lifecycle):
-    old = finish("sft", seed=1)
-    write_curve(store.attempt("sft", old.key, "a1").metrics, range(8))
-    first = registry.register(old, lifecycle=lifecycle)
-    store.set_aside("sft", old.key, once_for="flow-2")
-    assert registry.runs.run_for(lifecycle, "sft", "sft", old.key, attempt="a1") == first.run_id
-
-    run_id = registry.runs.run_for(lifecycle, "sft", "sft", old.key, attempt="a2")
-    curve = store.attempt("sft", old.key, "a2").metrics
-    curve.parent.mkdir()
-    write_curve(curve, range(3))
-    registry.runs.mirror_metrics(run_id, curve, is_complete=True)
-
-    assert run_id != first.run_id
-    assert steps_of(registry, run_id) == [0, 1, 2]
-    assert steps_of(registry, first.run_id) == list(range(8))
-
-
-def test_an_attempt_that_resumes_an_unfinished_one_goes_on_in_its_run(registry, lifecycle):
-    first = registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a1")
-
-    assert registry.runs.run_for(lifecycle, "sft", "sft", "a" * 64, attempt="a2") == first
-    assert client_of(registry).get_run(first).data.tags[ATTEMPT] == "a2"
-
-
 # --------------------------------------------------------------------------- references
 
 
@@ -331,82 +257,9 @@ def test_a_reference_to_nothing_names_what_there_is(registry, finish, lifecycle)
 
     name = f"{lifecycle}.policy"
     for missing in (f"models:/{name}@champion", f"models:/{name}/2"):
-        with pytest.raises(ConfigError, match=r"aliases \{'sft': 1\} and versions \[1\]"):
+        with pytest.raises(ConfigError, match=r"aliases \{'sft': 1\} and versions up to 1"):
             registry.models.resolve(missing)
-    with pytest.raises(ConfigError, match="aliases none and versions none"):
+    with pytest.raises(ConfigError, match="aliases none and no versions"):
         registry.models.resolve("models:/no-such-model/1")
     with pytest.raises(ConfigError, match="expected models:/"):
         registry.models.resolve(name)
-
-
-# ------------------------------------------------------------------- outages and resync
-
-
-def test_a_server_that_is_away_is_told_at_once(store, finish, lifecycle, own_server):
-    registry = Registry(own_server.uri, store)
-    started = time.monotonic()
-
-    with pytest.raises(TransientError, match=own_server.uri):
-        registry.register(finish("sft"), lifecycle=lifecycle)
-
-    assert time.monotonic() - started < 5
-
-
-def test_a_password_in_the_address_is_shown_to_nobody(store):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    registry = Registry(f"http://ann:s3cret@127.0.0.1:{port}", store)
-
-    with pytest.raises(TransientError) as raised:
-        registry.models.aliases("tiny.policy")
-
-    assert f"http://127.0.0.1:{port}" in str(raised.value)
-    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
-
-
-def test_what_an_outage_interrupted_is_caught_up_afterwards(store, finish, lifecycle, own_server):
-    own_server.start()
-    registry = Registry(own_server.uri, store)
-    manifest = finish("sft")
-    curve = store.attempt("sft", manifest.key, "a1").metrics
-    write_curve(curve, range(4))
-    run_id = registry.runs.run_for(lifecycle, "sft", "sft", manifest.key, attempt="a1")
-    registry.runs.mirror_metrics(run_id, curve)
-
-    own_server.stop()
-    write_curve(curve, range(4, 8))
-    with pytest.raises(TransientError):
-        registry.runs.mirror_metrics(run_id, curve)
-    with pytest.raises(TransientError):
-        registry.register(manifest, lifecycle=lifecycle)
-
-    own_server.start()
-    ref = registry.register(manifest, lifecycle=lifecycle)
-    assert ref.run_id == run_id
-    assert steps_of(registry, run_id) == list(range(8))
-
-    # The database is lost altogether: everything comes back from the store.
-    own_server.stop()
-    (own_server.folder / "mlflow.db").unlink()
-    own_server.start()
-    (again,) = registry.resync(lifecycle)
-    assert (again.version, again.digest) == (1, ref.digest)
-    assert again.run_id != run_id
-    assert steps_of(registry, again.run_id) == list(range(8))
-    assert registry.models.resolve(f"models:/{lifecycle}.policy@sft") == again
-
-
-def test_resync_takes_what_the_lifecycle_asked_for_and_names_what_is_broken(
-    registry, store, finish, lifecycle
-):
-    whole, broken, foreign = finish("sft"), finish("dpo-1"), finish("dpo-2")
-    registry.register(whole, lifecycle=lifecycle)
-    registry.runs.run_for(lifecycle, broken.stage, broken.step, broken.key, attempt="a1")
-    registry.register(foreign, lifecycle=f"{lifecycle}-other")
-    shutil.rmtree(store.artifact_dir(broken))
-
-    with pytest.raises(IntegrityError, match=broken.key):
-        registry.resync(lifecycle)
-
-    assert registry.models.aliases(f"{lifecycle}.policy") == {"sft": 1}

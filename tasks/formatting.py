@@ -1,4 +1,4 @@
-"""How the report writes numbers, times and names."""
+"""How people read numbers, times and names: in the report and on MLflow's pages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,30 @@ NOT_MEASURED = "not measured"
 DIGITS = 3
 LARGEST, SMALLEST = 1e9, 1e-4
 MINUTE, HOUR = 60, 3600
+TITLES = {
+    "accuracy": "pairs ranked right (fraction)",
+    "finished_fraction": "responses that ended by themselves (fraction)",
+    "heldout_accuracy": "held-out pairs ranked right (fraction)",
+    "judged_fraction": "prompts judged (fraction)",
+    "judged_prompts": "prompts judged",
+    "kl": "KL to the reference (nats per response)",
+    "kl_to_baseline": "KL to the baseline (nats per response)",
+    "kl_to_reference": "KL to the SFT policy (nats per response)",
+    "lost_prompts": "prompts lost",
+    "response_tokens": "response length (tokens)",
+    "reward_gain": "mean reward above the opponent's",
+    "reward_stderr": "standard error of the mean reward",
+    "win_rate_high": "win rate, upper bound",
+    "win_rate_low": "win rate, lower bound",
+    "win_rate_over_sft": "win rate over the SFT policy",
+    "won_prompts": "prompts won",
+}
+"""Metrics whose names do not explain themselves."""
 ACRONYMS = ("sft", "dpo", "ppo", "kl", "id", "cpu", "gpu")
 
 
 def shown(value: float | None) -> str:
-    """Return `value` like `measured`, but a whole number without decimals, like a count."""
+    """Return `value` as `measured` does, but a whole number (e.g. a count) without decimals."""
     if value is not None and float(value).is_integer() and abs(value) < LARGEST:
         return f"{value:,.0f}"
     return measured(value)
@@ -31,7 +50,7 @@ def measured(value: float | None) -> str:
 
 
 def with_error(value: float | None, error: float | None) -> str:
-    """Return `value ± error`, the error with 2 digits and the value with as many decimals."""
+    """Return `value ± error`: the error with 2 digits, the value with the error's decimals."""
     if value is None or error is None or not math.isfinite(value) or not 0 < error < math.inf:
         return measured(value)
     decimals = _decimals(error, 2)
@@ -39,7 +58,7 @@ def with_error(value: float | None, error: float | None) -> str:
 
 
 def change(before: float, after: float) -> str:
-    """Return `before → after` with the decimals that the larger one needs, e.g. `0.02 → 1.00`."""
+    """Return `before → after`, both with the decimals of the larger one, e.g. `0.02 → 1.00`."""
     decimals = _decimals(max(abs(before), abs(after)), DIGITS)
     return f"{before:,.{decimals}f} → {after:,.{decimals}f}"
 
@@ -67,9 +86,18 @@ def words(name: str) -> str:
     return " ".join(w.upper() if w in ACRONYMS else w for w in name.split("_") if w)
 
 
+def title(metric: str) -> str:
+    """Return the name of a metric in words, e.g. `win rate, lower bound` for `win_rate_low`."""
+    return TITLES.get(metric) or words(metric.replace("heldout", "held-out"))
+
+
 def label(name: str) -> str:
     """Return `words` with a capital letter, for headings and cells."""
-    text = words(name)
+    return capital(words(name))
+
+
+def capital(text: str) -> str:
+    """Return `text` with a capital letter at its start."""
     return text[:1].upper() + text[1:]
 
 
