@@ -1,35 +1,39 @@
-"""The whole lifecycle, from a base model to a champion.
+"""The whole lifecycle, from a base model to a champion, or the part of it that a preset has.
 
-SFT, reward model, rejection sampling, iterative DPO, PPO, evaluation, promotion.
+SFT, reward model, rejection sampling, iterative DPO, PPO, further steps, evaluation, promotion.
 """
 
 from __future__ import annotations
 
 from prefect import flow
 
+from flows.config.form import NOTHING
 from flows.config.lifecycle_config import Overrides
 from flows.recipe.cancellation import stop_jobs
+from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
 from flows.recipe.opening import open_recipe
 from flows.recipe.outline import StepRunner
-from flows.recipe.recipe_parts import dpo_rounds, evaluate, sft_and_reward_model
+from flows.recipe.recipe_parts import begin, dpo_rounds
+from flows.recipe.run_name import name_from
 
 
 @flow(
     name="full-rlhf",
-    flow_run_name="full-rlhf-{preset}",
-    on_cancellation=[stop_jobs],
+    flow_run_name=name_from("preset"),
+    on_cancellation=[stop_jobs, end_in_mlflow],
+    on_failure=[end_in_mlflow],
     validate_parameters=True,
 )
 def full_rlhf(
-    preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
+    preset: str = "tiny", force: tuple[str, ...] = (), overrides: Overrides = NOTHING
 ) -> LifecycleSummary:
     """Take a base model to a champion.
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
+        overrides: changes to the preset; a key that is left out keeps its value.
 
     Returns:
         The lifecycle's table and the address of its report.
@@ -40,19 +44,16 @@ def full_rlhf(
 
 
 def steps(recipe: StepRunner) -> None:
-    """Do the steps; `ratchet plan` and `force` read their names from here, too."""
-    config = recipe.config
-    sft, reward_model = sft_and_reward_model(recipe)
+    """Do the steps that the preset has; `ratchet plan` and `force` read their names from here."""
+    chain = begin(recipe)
 
-    best = recipe.run(
-        "rejection_sampling", config.rejection_sampling, policy=sft, reward_model=reward_model
-    )
-    rejection_sft = recipe.run("rejection_sft", config.rejection_sft, policy=sft, dataset=best)
+    chain.do("rejection_sampling")
+    chain.do("rejection_sft")
 
-    rounds = dpo_rounds(recipe, rejection_sft, sft=sft, reward_model=reward_model)
-    dpo = rounds[-1]
-    ppo = recipe.run("ppo", config.ppo, policy=dpo, reference=dpo, reward_model=reward_model)
+    dpo_rounds(recipe, chain)
+    chain.do("kto")
+    chain.do("distillation")
+    chain.do("ppo")
+    chain.do_own_steps()
 
-    others = [rejection_sft, *rounds]
-    evaluation = evaluate(recipe, ppo, sft=sft, reward_model=reward_model, others=others)
-    recipe.promote_if_better(ppo, evaluation, reward_model)
+    chain.evaluate_and_promote(with_others=True)

@@ -3,46 +3,64 @@
 from __future__ import annotations
 
 from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
 
+from flows.config.form import NOTHING
 from flows.config.lifecycle_config import Overrides
 from flows.recipe.cancellation import stop_jobs
+from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
 from flows.recipe.opening import open_recipe
 from flows.recipe.outline import StepRunner
-from flows.recipe.recipe_parts import dpo_rounds, evaluate, sft_and_reward_model
+from flows.recipe.recipe_parts import begin, dpo_rounds
+from flows.recipe.round_id import scheduled_date
+from flows.recipe.run_name import name_from
+from flows.recipe.schedule import later_round_due
 
 
-@flow(name="iterative-dpo", flow_run_name="iterative-dpo-{preset}", on_cancellation=[stop_jobs])
+@flow(
+    name="iterative-dpo",
+    flow_run_name=name_from("preset"),
+    on_cancellation=[stop_jobs, end_in_mlflow],
+    on_failure=[end_in_mlflow],
+)
 def iterative_dpo(
-    preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
-) -> LifecycleSummary:
+    preset: str = "tiny",
+    force: tuple[str, ...] = (),
+    round_id: str = "",
+    overrides: Overrides = NOTHING,
+) -> LifecycleSummary | State:
     """Improve a policy by the preset's number of rounds, and promote it if it beats the champion.
 
     SFT and the reward model are made first if they are not there. With
-    `iterative_dpo.start: champion` the first round starts from the champion; if that has not moved
-    since the last run, every step is done already and is reused.
+    `iterative_dpo.start: champion` the first round starts from the champion. If that has not moved
+    since the last run, a run of a schedule samples new responses from it, because its date is its
+    `round_id`; for a run without `round_id` every step is done already and is reused.
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
+        round_id: any text; runs with different ones sample different responses. Empty, it is the
+            scheduled date for a run of a schedule, and nothing for any other run.
+        overrides: changes to the preset; a key that is left out keeps its value.
 
     Returns:
-        The lifecycle's table and the address of its report.
+        The lifecycle's table and the address of its report; the state `Skipped` for a scheduled run
+        that was missed if a later one is due, too.
     """
-    recipe = open_recipe("iterative-dpo", preset, overrides, force, steps)
+    if due := later_round_due():
+        return Completed(name="Skipped", message=f"missed; the round of {due:%F %H:%M} is due, too")
+    this_round = round_id or scheduled_date()
+    recipe = open_recipe("iterative-dpo", preset, overrides, force, steps, round_id=this_round)
     steps(recipe)
     return publish_report(recipe)
 
 
 def steps(recipe: StepRunner) -> None:
     """Do the steps; `ratchet plan` and `force` read their names from here, too."""
-    config = recipe.config
-    sft, reward_model = sft_and_reward_model(recipe)
-
-    wants_champion = config.iterative_dpo.start == "champion"
-    start = (recipe.champion_ref() if wants_champion else None) or sft
-    policy = dpo_rounds(recipe, start, sft=sft, reward_model=reward_model)[-1]
-
-    evaluation = evaluate(recipe, policy, sft=sft, reward_model=reward_model)
-    recipe.promote_if_better(policy, evaluation, reward_model)
+    chain = begin(recipe)
+    chain.require("iterative-dpo", "preference_pairs", "dpo")
+    starts_from_champion = recipe.config.iterative_dpo.start == "champion"
+    dpo_rounds(recipe, chain, recipe.champion_ref() if starts_from_champion else None)
+    chain.evaluate_and_promote()

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from prefect import flow
+from pydantic import WithJsonSchema
 
+from flows.config.form import NOTHING
+from flows.config.given_models import RegisteredModelConfig
 from flows.config.lifecycle_config import Overrides
+from flows.full_rlhf import steps
 from flows.recipe.cancellation import stop_jobs
+from flows.recipe.flow_end import end_in_mlflow
+from flows.recipe.held_out_prompts import require_unseen_prompts
 from flows.recipe.opening import open_recipe
-from flows.recipe.recipe_parts import evaluate
+from flows.recipe.outline import outline_of
 from flows.recipe.run import Recipe
+from flows.recipe.run_name import name_from
 from tasks.refs import StageRef
 from tasks.registry_tasks import read_champion, roll_back, stage_ref_of
 from tasks.versions import ModelVersionRef
+from training_core.errors import ConfigError
+
+VersionName = Annotated[int | str, WithJsonSchema({"type": "string"})]
+"""Prefect's page has one text field for it; its command line makes a number of `-p version=7`."""
 
 
-@flow(name="promote", flow_run_name="{action}-{preset}-{version}", on_cancellation=[stop_jobs])
+@flow(
+    name="promote",
+    flow_run_name=name_from("preset", "action", "version"),
+    on_cancellation=[stop_jobs, end_in_mlflow],
+    on_failure=[end_in_mlflow],
+    on_completion=[end_in_mlflow],
+)
 def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fills in
     preset: str = "tiny",
-    version: str = "candidate",
+    version: VersionName = "candidate",
     action: Literal["promote", "rollback"] = "promote",
     decided_by: str = "",
     reason: str = "",
-    overrides: Overrides | None = None,
+    overrides: Overrides = NOTHING,
 ) -> bool:
     """Make a model version champion if it beats the champion, or roll back to a former champion.
 
@@ -42,7 +59,8 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     """
     recipe = open_recipe("promote", preset, overrides)
     registry, name = recipe.connections.registry, recipe.policy_name
-    reference = f"models:/{name}/{version}" if version.isdigit() else f"models:/{name}@{version}"
+    is_number = str(version).isdigit()
+    reference = f"models:/{name}{'/' if is_number else '@'}{version}"
     target = registry.models.resolve(reference)
     if action == "rollback":
         based_on, _ = read_champion(recipe.connections, name)
@@ -59,13 +77,32 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
 
 
 def _judge(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
+    require_unseen_prompts(recipe.config)
+    compared = outline_of(steps, recipe.config).inputs.get("evaluation")
+    if recipe.config.evaluation is None or compared is None:
+        raise ConfigError(
+            f"the preset {recipe.config.name} has no block `evaluation`, so nothing can be judged; "
+            "add it"
+        )
     candidate = stage_ref_of(target, recipe.connections)
-    sft = _newest(recipe, "policy@sft")
-    reward_model = _newest(recipe, "reward-model@reward_model")
-    evaluation = evaluate(recipe, candidate, sft=sft, reward_model=reward_model)
+    baseline = _newest(recipe, "policy", compared["baseline"])
+    reward_model = None
+    if "reward_model" in compared:
+        reward_model = _newest(recipe, "reward-model", compared["reward_model"])
+    evaluation = recipe.run(
+        "evaluation",
+        recipe.config.evaluation,
+        policy=candidate,
+        baseline=baseline,
+        reward_model=reward_model,
+    )
     return recipe.promote_if_better(candidate, evaluation, reward_model, who=who, why=why)
 
 
-def _newest(recipe: Recipe, alias: str) -> StageRef:
-    version = recipe.connections.registry.models.resolve(f"models:/{recipe.config.name}.{alias}")
-    return stage_ref_of(version, recipe.connections)
+def _newest(recipe: Recipe, suffix: str, step: str) -> StageRef:
+    """Return what a step has made last, or the registered model given in its place."""
+    given = recipe.config.given.get(step)
+    if given is not None and isinstance(given.model, RegisteredModelConfig):
+        return recipe.registered(step, given.model.uri, given.kind_as(step))
+    name = f"models:/{recipe.config.name}.{suffix}@{step}"
+    return stage_ref_of(recipe.connections.registry.models.resolve(name), recipe.connections)

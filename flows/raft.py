@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from prefect import flow
 
+from flows.config.form import NOTHING
 from flows.config.lifecycle_config import Overrides
 from flows.recipe.cancellation import stop_jobs
+from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
 from flows.recipe.opening import open_recipe
 from flows.recipe.outline import StepRunner
-from flows.recipe.recipe_parts import evaluate, raft_rounds, sft_and_reward_model
+from flows.recipe.recipe_parts import begin, raft_rounds
+from flows.recipe.run_name import name_from
 
 
-@flow(name="raft", flow_run_name="raft-{preset}", on_cancellation=[stop_jobs])
+@flow(
+    name="raft",
+    flow_run_name=name_from("preset"),
+    on_cancellation=[stop_jobs, end_in_mlflow],
+    on_failure=[end_in_mlflow],
+)
 def raft(
-    preset: str = "tiny", overrides: Overrides | None = None, force: list[str] | None = None
+    preset: str = "tiny", force: tuple[str, ...] = (), overrides: Overrides = NOTHING
 ) -> LifecycleSummary:
     """Improve a policy by imitating its own best responses, and promote it if it wins.
 
@@ -22,8 +30,8 @@ def raft(
 
     Args:
         preset: a file of deployments/presets.
-        overrides: changes to it; a key that is left out keeps its value.
         force: steps to do again although they are done.
+        overrides: changes to the preset; a key that is left out keeps its value.
 
     Returns:
         The lifecycle's table and the address of its report.
@@ -38,7 +46,7 @@ def raft(
 
 def steps(recipe: StepRunner) -> None:
     """Do the steps; `ratchet plan` and `force` read their names from here, too."""
-    sft, reward_model = sft_and_reward_model(recipe)
-    policy = raft_rounds(recipe, sft, reward_model=reward_model)
-    evaluation = evaluate(recipe, policy, sft=sft, reward_model=reward_model)
-    recipe.promote_if_better(policy, evaluation, reward_model)
+    chain = begin(recipe)
+    chain.require("raft", "rejection_sampling", "rejection_sft")
+    raft_rounds(recipe, chain)
+    chain.evaluate_and_promote()

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from os import environ
+from collections.abc import Mapping
 from pathlib import Path
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
 from flows.cli.automations import crashed_runs_resume, lost_runs_crash
+from flows.cli.session import api_url_of
 from flows.local_services.environment import worker_environment
-from flows.local_services.health import POOL, external_answers
+from flows.local_services.health import POOL
 from flows.local_services.paths import home_folder, project_root
-from flows.local_services.state import ServiceError, ServiceRecord, load_records
+from flows.local_services.state import ServiceError, load_records
+from stages.safe_text import redacted
 
 QUEUE = "iterative"
 
@@ -41,26 +45,16 @@ def deploy(home: Path | None = None) -> list[str]:
         ServiceError: no server answers, or a deployment was refused.
     """
     home = home or home_folder()
-    api_url = _api_url(home)
+    api_url = api_url_of(home)
     with temporary_settings({PREFECT_API_URL: api_url}), get_client(sync_client=True) as client:
         _ensure_pool(client)
         _ensure_queue(client)
         for automation in (lost_runs_crash(), crashed_runs_resume()):
             _ensure_automation(client, automation)
+        switches = _switches(client)
         _deploy_all(home, api_url)
+        _restore(client, switches)
         return _deployment_names(client)
-
-
-def _api_url(home: Path) -> str:
-    url = environ.get("PREFECT_API_URL") or load_records(home).url_of("prefect")
-    if url is None:
-        raise ServiceError(
-            f"there is no Prefect server to deploy to: none was started in {home} and "
-            "PREFECT_API_URL is not set; run `ratchet up`, or set it to your team's server"
-        )
-    if not external_answers(ServiceRecord(name="prefect", url=url, is_external=True)):
-        raise ServiceError(f"no Prefect server answers at {url}; run `ratchet up`, or start it")
-    return url
 
 
 def _ensure_pool(client: SyncPrefectClient) -> None:
@@ -124,15 +118,38 @@ def _deploy_all(home: Path, api_url: str) -> None:
         check=False,
     )
     if done.returncode != 0:
+        told = redacted(done.stdout + done.stderr)
         raise ServiceError(
             f"`prefect deploy` of deployments/prefect.yaml ended with {done.returncode}; correct "
-            f"the entry or flow that it names and deploy again:\n{done.stdout}{done.stderr}"
+            f"the entry or flow that it names and deploy again:\n{told}"
         )
 
 
-def _deployment_names(client: SyncPrefectClient) -> list[str]:
+def _switches(client: SyncPrefectClient) -> dict[tuple[UUID, str | None], bool]:
+    """Return which schedules are on, by deployment and slug."""
+    return {
+        (deployment.id, schedule.slug): schedule.active
+        for deployment in _deployments(client)
+        for schedule in deployment.schedules
+    }
+
+
+def _restore(client: SyncPrefectClient, switches: Mapping[tuple[UUID, str | None], bool]) -> None:
+    """Switch schedules on or off as a person left them; prefect.yaml decides for new ones only."""
+    for deployment in _deployments(client):
+        for schedule in deployment.schedules:
+            wanted = switches.get((deployment.id, schedule.slug), schedule.active)
+            if wanted != schedule.active:
+                client.update_deployment_schedule(deployment.id, schedule.id, active=wanted)
+
+
+def _deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
     pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    deployments = client.read_deployments(work_pool_filter=pool)
+    return client.read_deployments(work_pool_filter=pool)
+
+
+def _deployment_names(client: SyncPrefectClient) -> list[str]:
+    deployments = _deployments(client)
     flows = {deployment.flow_id for deployment in deployments}
     names = {flow_id: client.read_flow(flow_id).name for flow_id in flows}
     return sorted(f"{names[each.flow_id]}/{each.name}" for each in deployments)

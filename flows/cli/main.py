@@ -6,11 +6,23 @@ and `ratchet --help` needs none of them.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from flows.cli.model_commands import app as model_app
+from flows.cli.new_command import app as new_app
+from flows.cli.run_commands import app as run_app
+from flows.cli.shared_options import (
+    ChangesArgument,
+    FlowOption,
+    HostOption,
+    PortOption,
+    PresetArgument,
+    TokenVariableOption,
+)
+from flows.cli.store_commands import app as store_app
 
 
 class Commands(TyperGroup):
@@ -23,7 +35,9 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except RatchetError as error:
-            typer.secho(str(error), fg=typer.colors.RED, err=True)
+            from flows.cli import terminal
+
+            terminal.tell_error(error)
             raise typer.Exit(1) from error
 
 
@@ -37,6 +51,30 @@ app = typer.Typer(
 
 data_app = typer.Typer(cls=Commands, help="Look at datasets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+app.add_typer(run_app)  # without a name: its commands are commands of `ratchet`
+app.add_typer(new_app)  # likewise
+app.add_typer(model_app)  # likewise
+app.add_typer(store_app)
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        typer.echo(f"ratchet {version('ratchet-rlhf')}")
+        raise typer.Exit
+
+
+@app.callback()
+def ratchet(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Accept the options that stand before a command."""
 
 
 @app.command()
@@ -50,11 +88,15 @@ def up(
     worker: Annotated[
         bool, typer.Option(help="Start a worker, which runs the flows of this machine.")
     ] = True,
+    worker_limit: Annotated[
+        int | None,
+        typer.Option(help="Flow runs at once. By default twice the CPUs, but at least 8.", min=1),
+    ] = None,
 ) -> None:
     """Start Prefect, MLflow, Ray and a worker on this machine, each unless it runs already."""
     from flows.cli import services
 
-    services.up(ray_cpus=ray_cpus, with_worker=worker)
+    services.up(ray_cpus=ray_cpus, with_worker=worker, worker_limit=worker_limit)
     services.status()
 
 
@@ -64,6 +106,14 @@ def status() -> None:
     from flows.cli import services
 
     raise typer.Exit(0 if services.status() else 1)
+
+
+@app.command()
+def doctor() -> None:
+    """Check packages, GPUs, memory, disk, secrets and servers. Exit code 1 if runs would fail."""
+    from flows.cli import doctor as checkup
+
+    raise typer.Exit(0 if checkup.doctor() else 1)
 
 
 @app.command()
@@ -93,44 +143,48 @@ def env() -> None:
 def deploy() -> None:
     """Create or update the pool, queue, automations and deployments. Non-interactive."""
     from flows.cli import deploy as deployment
+    from flows.cli import terminal
 
     for name in deployment.deploy():
-        typer.echo(name)
-
-
-@app.command()
-def demo(
-    deployment: Annotated[
-        str, typer.Argument(help="What to run: <flow>/<deployment>.")
-    ] = "full-rlhf/tiny",
-) -> None:
-    """Start the services, deploy, run the whole lifecycle, and show its results.
-
-    Exit code 0 only if the run completed and its policy is champion.
-    """
-    from flows.cli.demo import demo as run_demo
-
-    raise typer.Exit(0 if run_demo(deployment) else 1)
+        terminal.echo(name)
 
 
 @app.command()
 def plan(
-    preset: Annotated[str, typer.Argument(help="A file of deployments/presets.")],
-    assignments: Annotated[
-        list[str] | None, typer.Argument(help="Changes to the preset, e.g. ppo.kl_coef=0.1.")
-    ] = None,
-    flow: Annotated[str, typer.Option(help="full-rlhf, iterative-dpo or raft.")] = "full-rlhf",
+    preset: PresetArgument,
+    assignments: ChangesArgument = None,
+    flow: FlowOption = "full-rlhf",
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph of steps.")] = False,
 ) -> None:
     """Show which steps of a run are done, why the others are not, and what is missing."""
     from flows.cli.plan import show_plan
+    from flows.cli.plan_graph import show_graph
     from flows.config.presets import parse_assignments
 
-    raise typer.Exit(0 if show_plan(preset, flow, parse_assignments(assignments or [])) else 1)
+    show = show_graph if mermaid else show_plan
+    raise typer.Exit(0 if show(preset, flow, parse_assignments(assignments or [])) else 1)
+
+
+@app.command()
+def preflight(
+    preset: PresetArgument,
+    assignments: ChangesArgument = None,
+    flow: FlowOption = "full-rlhf",
+    max_workers: Annotated[
+        int | None, typer.Option(help="Workers of a step, at most. By default as many as it has.")
+    ] = None,
+) -> None:
+    """Rehearse every step with tiny models and 32 rows on CPUs. Exit code 0 if all were done."""
+    from flows.cli.preflight import preflight as rehearse
+    from flows.config.presets import parse_assignments
+
+    changes = parse_assignments(assignments or [])
+    raise typer.Exit(0 if rehearse(preset, flow, changes, max_workers=max_workers) else 1)
 
 
 @data_app.command("check")
 def data_check(
-    preset: Annotated[str, typer.Argument(help="A file of deployments/presets.")],
+    preset: PresetArgument,
     assignments: Annotated[
         list[str] | None,
         typer.Argument(help="Changes to the preset, e.g. sft.training.max_tokens=512."),
@@ -166,28 +220,63 @@ def resync(
     ],
 ) -> None:
     """Register every finished stage of a lifecycle in MLflow again after its database was lost."""
+    from flows.cli import terminal
     from tasks.connections import connect
 
     for ref in connect().registry.resync(lifecycle):
-        typer.echo(ref.uri)
+        terminal.echo(ref.uri)
 
 
-@app.command()
-def merge(
-    base: Annotated[str, typer.Argument(help="Directory or hub id of the full model.")],
-    adapter: Annotated[Path, typer.Argument(help="Directory that PEFT wrote.")],
-    output: Annotated[Path, typer.Argument(help="New directory for the merged model.")],
-    reward_model: Annotated[
-        bool,
-        typer.Option("--reward-model", help="It is a reward model: keep the head that scores."),
+@app.command("serve-reward")
+def serve_reward(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Reward model (<lifecycle>@<alias>, a directory, a hub id), or file.py:function."
+        ),
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Arguments of the function, e.g. wrong=-1.0.")
+    ] = None,
+    *,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 5010,
+    token_variable: TokenVariableOption = "RATCHET_REWARD_TOKEN",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Give a reward model's scores without normalising them.")
     ] = False,
 ) -> None:
-    """Merge a PEFT adapter into its base model, and write the full model with its tokenizer."""
-    from training_core.models.merging import merge as merge_adapter
+    """Serve a reward over HTTP, for `reward: {name: http}` or OpenRLHF's remote reward model."""
+    from flows.cli import serve_reward as service
+    from flows.config.presets import parse_assignments
 
-    merge_adapter(base, adapter, output, is_reward_model=reward_model)
-    typer.echo(output)
+    service.serve_reward(
+        source,
+        parse_assignments(arguments or []),
+        host=host,
+        port=port,
+        token_variable=token_variable,
+        normalise=not raw,
+    )
+
+
+def main() -> None:
+    """Run the command line; end with code 1 after an unexpected error, too."""
+    import logging
+
+    from stages.safe_text import SafeFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter())
+    logging.basicConfig(handlers=[handler])
+    try:
+        app()
+    except Exception:  # noqa: BLE001 - printed whole, but without passwords
+        from flows.cli import terminal
+
+        terminal.tell_unexpected_error()
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -1,7 +1,7 @@
 """`ratchet up`, `status`, `down` and `env`: all that Ratchet needs, running on this machine.
 
 A Prefect server, an MLflow server, a Ray head and a Prefect worker, on loopback, with their state
-in one folder (`$RATCHET_HOME`, by default `.ratchet` in the project root). A team's own servers
+in one folder (`$RATCHET_HOME`, by default `.ratchet` in the repository). A team's own servers
 are used instead of ours where PREFECT_API_URL, MLFLOW_TRACKING_URI or RAY_ADDRESS name them.
 """
 
@@ -12,10 +12,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from flows.local_services.definitions import SERVICES, Service
+from flows.cli.terminal import Terminal
+from flows.local_services.definitions import SERVICES, Service, default_worker_limit
 from flows.local_services.environment import client_environment
 from flows.local_services.health import external_answers
 from flows.local_services.paths import home_folder
@@ -36,7 +37,11 @@ from flows.local_services.state import (
 
 
 def up(
-    home: Path | None = None, *, ray_cpus: int | None = None, with_worker: bool = True
+    home: Path | None = None,
+    *,
+    ray_cpus: int | None = None,
+    with_worker: bool = True,
+    worker_limit: int | None = None,
 ) -> ServiceRecords:
     """Start every service that is not running yet; harmless where all are.
 
@@ -45,6 +50,8 @@ def up(
         ray_cpus: CPUs that Ray may give to jobs; all of this machine's if not given.
         with_worker: whether to start a worker. Without one no flow runs here; a team's server
             may have workers elsewhere.
+        worker_limit: flow runs that the worker may have at once; `default_worker_limit` of this
+            machine's CPUs if not given. A worker that runs already keeps its limit.
 
     Returns:
         What runs now, and where.
@@ -53,6 +60,7 @@ def up(
         ServiceError: a service ended or did not answer in time; the message shows its log.
     """
     home = home or home_folder()
+    cores = os.cpu_count() or 1
     names = [name for name in SERVICES if with_worker or name != "worker"]
     with exclusive(home), Progress(names) as progress:
         records = adopt_external(load_records(home))
@@ -61,7 +69,8 @@ def up(
             home,
             records,
             names=names,
-            ray_cpus=ray_cpus or os.cpu_count() or 1,
+            ray_cpus=ray_cpus or cores,
+            worker_limit=worker_limit or default_worker_limit(cores),
             report=progress.report,
         )
         save_records(home, records)
@@ -90,7 +99,7 @@ def down(home: Path | None = None, *, purge: bool = False) -> None:
 
 
 def status(home: Path | None = None) -> bool:
-    """Show each service's state, address, pid and log.
+    """Show each service's state, the address of its page, its pid and its log.
 
     Returns:
         Whether all are up.
@@ -104,10 +113,9 @@ def status(home: Path | None = None) -> bool:
         state = state_of(service, record)
         states.append(state)
         log = f"logs/{record.log.name}" if record and record.log else ""
-        cells = (record.url, str(record.pid or ""), log) if record else ("",) * 3
-        colour = "green" if state in _WELL else "red"
-        table.add_row(service.title, f"[{colour}]{state}[/]", *cells)
-    Console().print(table)
+        cells = (record.page, str(record.pid or ""), log) if record else ("",) * 3
+        table.add_row(service.title, Text(state, "green" if state in _WELL else "red"), *cells)
+    Terminal().print(table)
     return all(state in _WELL for state in states)
 
 
@@ -126,7 +134,10 @@ def state_of(service: Service, record: ServiceRecord | None) -> str:
 
 
 def env(home: Path | None = None) -> None:
-    """Print `export` lines, for `eval "$(ratchet env)"`."""
+    """Print `export` lines, for `eval "$(ratchet env)"`.
+
+    The only output that may contain a password, because programs need the whole address.
+    """
     for variable, value in service_environment(home).items():
         sys.stdout.write(f"export {variable}={shlex.quote(value)}\n")
 

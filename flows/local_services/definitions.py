@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +11,11 @@ from pathlib import Path
 
 from flows.local_services import health
 from flows.local_services.environment import server_environment, worker_environment
-from flows.local_services.paths import HOST, make_ray_folder, project_root
+from flows.local_services.paths import HOST, make_ray_folder, own_origins, project_root
 from flows.local_services.state import ServiceRecord, ServiceRecords
+from stages.runtime.forked_stage import FOLDER_VARIABLE
+
+DATABASE_VARIABLE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 
 
 @dataclass(frozen=True)
@@ -22,12 +27,14 @@ class LaunchInputs:
         records: the services that are recorded so far.
         ports: free ports, one for each preferred port of the service.
         ray_cpus: number of CPUs that Ray may assign.
+        worker_limit: number of flow runs that the worker may have at once.
     """
 
     home: Path
     records: ServiceRecords
     ports: tuple[int, ...]
     ray_cpus: int
+    worker_limit: int
 
 
 @dataclass(frozen=True)
@@ -64,21 +71,35 @@ class Service:
     deadline_seconds: float = 180.0
 
 
+def default_worker_limit(cores: int) -> int:
+    """Return how many flow runs a worker on this machine may have at once.
+
+    Each is a process of about 400 MB that needs 5 s of CPU time to start. Then it mostly waits for
+    its Ray jobs, and keeps its place meanwhile, so there may be more of them than cores. Too few
+    places cannot block the runs that have one: a flow run waits for jobs, never for another run.
+    """
+    return max(8, 2 * cores)
+
+
 def _launch_prefect(order: LaunchInputs) -> Launch:
     (port,) = order.ports
     folder = order.home / "prefect"
+    sqlite = f"sqlite+aiosqlite:///{folder}/prefect.db"
     environment = server_environment(order.home, order.records) | {
-        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder}/prefect.db",
+        DATABASE_VARIABLE: os.environ.get(DATABASE_VARIABLE, sqlite),
         # If two requests write at once, SQLite refuses some writes of a poll. The next poll repeats
         # them, but the library logs 120 lines each time, i.e. 300 MB a day. Prefect's loggers have
         # their own levels and are not affected.
         "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
         # The page must use the server that it came from, for any profile of the user.
         "PREFECT_UI_API_URL": f"http://{HOST}:{port}/api",
+        # By default any web page may use the API, because the server has no login.
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own_origins(port)),
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
     }
-    command = (_tool("prefect"), "--no-prompt", "server", "start", "--host", HOST)
+    module = (sys.executable, "-m", "flows.local_services.prefect_server")
     return Launch(
-        command=(*command, "--port", str(port)),
+        command=(*module, "--host", HOST, "--port", str(port)),
         environment=environment,
         folder=folder,
         url=f"http://{HOST}:{port}/api",
@@ -114,7 +135,10 @@ def _launch_ray(order: LaunchInputs) -> Launch:
         *("--min-worker-port", "0", "--max-worker-port", "0"),
         *("--temp-dir", str(folder), "--num-cpus", str(order.ray_cpus)),
     )
+    fork_servers = folder / "fork-servers"  # a short path, too
+    shutil.rmtree(fork_servers, ignore_errors=True)  # of an earlier Ray
     environment = server_environment(order.home, order.records) | {
+        FOLDER_VARIABLE: os.environ.get(FOLDER_VARIABLE, str(fork_servers)),
         # Time in which a stopped job may save its state before it is killed; the default is 3 s.
         "RAY_JOB_STOP_WAIT_TIME_S": "30",
         # There is no other node for the jobs; with draining `down` would wait half a minute.
@@ -127,6 +151,7 @@ def _launch_worker(order: LaunchInputs) -> Launch:
     command = (
         *(_tool("prefect"), "--no-prompt", "worker", "start", "--type", "process"),
         *("--pool", health.POOL, "--name", health.WORKER, "--install-policy", "never"),
+        *("--limit", str(order.worker_limit)),
     )
     return Launch(
         command=command,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-from flows.local_services.http import ask
+from flows.local_services.http import post_to_prefect, request
 from flows.local_services.state import ServiceRecord
 
 
@@ -16,18 +16,18 @@ def stop_ray_jobs(ray: ServiceRecord, *, grace_seconds: float) -> None:
     Ray kills a job within a second after its supervisor has ended, so jobs are stopped before Ray.
     """
     deadline = time.monotonic() + grace_seconds
-    asked: set[str] = set()
+    signalled: set[str] = set()
     while active := _active_jobs(ray):
-        for job in active - asked:
-            ask("POST", f"{ray.url}/api/jobs/{job}/stop")
-        asked |= active
+        for job in active - signalled:
+            request("POST", f"{ray.url}/api/jobs/{job}/stop")
+        signalled |= active
         if time.monotonic() > deadline:
             return
         time.sleep(0.3)
 
 
 def _active_jobs(ray: ServiceRecord) -> set[str]:
-    jobs: list[dict[str, Any]] = ask("GET", f"{ray.url}/api/jobs/") or []
+    jobs: list[dict[str, Any]] = request("GET", f"{ray.url}/api/jobs/") or []
     return {
         job["submission_id"]
         for job in jobs
@@ -47,7 +47,7 @@ def crash_flow_runs(prefect: ServiceRecord, *, pids: Collection[int]) -> None:
         return
     states = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
     runs: list[dict[str, Any]] = (
-        ask("POST", f"{prefect.url}/flow_runs/filter", {"flow_runs": states}) or []
+        post_to_prefect(prefect.url, "flow_runs/filter", {"flow_runs": states}) or []
     )
     crashed = {
         "type": "CRASHED",
@@ -56,5 +56,5 @@ def crash_flow_runs(prefect: ServiceRecord, *, pids: Collection[int]) -> None:
     }
     for run in runs:
         if run["infrastructure_pid"] in {str(pid) for pid in pids}:
-            url = f"{prefect.url}/flow_runs/{run['id']}/set_state"
-            ask("POST", url, {"state": crashed, "force": True})
+            path = f"flow_runs/{run['id']}/set_state"
+            post_to_prefect(prefect.url, path, {"state": crashed, "force": True})

@@ -10,6 +10,8 @@ from pathlib import Path
 from flows.local_services.state import ServiceError
 
 HOST = "127.0.0.1"
+LOOPBACK_NAMES = (HOST, "localhost")
+HOME_NAME = ".ratchet"
 
 # A unix socket's path holds 107 characters (103 on macOS), and Ray appends
 # `/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store` (65) to its folder.
@@ -17,14 +19,27 @@ _LONGEST_RAY_FOLDER = 103 - 65
 
 
 def project_root() -> Path:
-    """The folder that holds pyproject.toml, `flows/` and `deployments/`."""
+    """The folder that holds `flows/` and `deployments/`: the repository, or `site-packages`."""
     return Path(__file__).resolve().parents[2]
 
 
+def work_folder() -> Path:
+    """The folder that gets `.ratchet` and `prefect.toml`.
+
+    It is the repository. Where Ratchet was installed as a package it is the nearest folder that has
+    a `.ratchet`, starting at the current one and going up, or else the current one.
+    """
+    root = project_root()
+    if (root / "requirements" / "cpu.txt").exists():
+        return root
+    here = Path.cwd()
+    return next((up for up in (here, *here.parents) if (up / HOME_NAME).is_dir()), here)
+
+
 def home_folder() -> Path:
-    """The one folder of all state: `$RATCHET_HOME`, or `.ratchet` in the project root."""
+    """The one folder of all state: `$RATCHET_HOME`, or `.ratchet` in the folder of the work."""
     given = os.environ.get("RATCHET_HOME")
-    return Path(given).expanduser().absolute() if given else project_root() / ".ratchet"
+    return Path(given).expanduser().absolute() if given else work_folder() / HOME_NAME
 
 
 def store_folder(home: Path) -> Path:
@@ -59,6 +74,11 @@ def make_ray_folder(home: Path) -> tuple[Path, Path | None]:
         f"Ray needs a folder whose path has at most {_LONGEST_RAY_FOLDER} characters, "
         f"found {inside} and {tempfile.gettempdir()}; set RATCHET_HOME to a shorter path"
     )
+
+
+def own_origins(port: int) -> tuple[str, ...]:
+    """Return the origins of the pages of a server at a port of this machine."""
+    return tuple(f"http://{name}:{port}" for name in LOOPBACK_NAMES)
 
 
 def choose_ports(preferred: tuple[int, ...]) -> tuple[int, ...]:

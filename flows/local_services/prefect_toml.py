@@ -1,10 +1,10 @@
-"""`prefect.toml` in the project root, so that `prefect …` in that folder uses the local server."""
+"""`prefect.toml` beside `.ratchet`, so that `prefect …` in that folder uses the local server."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from flows.local_services.paths import project_root
+from flows.local_services.paths import work_folder
 from flows.local_services.processes import root_of
 from flows.local_services.state import load_records
 
@@ -17,7 +17,7 @@ def point_prefect_at(home: Path, api_url: str) -> bool:
     Returns:
         Whether the file now contains the address of this home's server.
     """
-    path = project_root() / "prefect.toml"
+    path = work_folder() / "prefect.toml"
     if path.exists() and not _may_replace(path, home):
         return False
     path.write_text(f'{_MARK}{home}\n[api]\nurl = "{api_url}"\n')
@@ -26,7 +26,7 @@ def point_prefect_at(home: Path, api_url: str) -> bool:
 
 def forget_prefect_of(home: Path) -> None:
     """Delete the file if this home wrote it."""
-    path = project_root() / "prefect.toml"
+    path = work_folder() / "prefect.toml"
     if path.exists() and _home_in(path) == home:
         path.unlink()
 

@@ -16,6 +16,7 @@ import psutil
 
 from flows.local_services.environment import TOKEN_VARIABLE
 from flows.local_services.state import ServiceRecord
+from stages.files import make_private
 
 
 def start(
@@ -28,6 +29,7 @@ def start(
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
+    make_private(log)  # a library may log the address of a team's server
     with log.open("ab") as output, _interruptible_children():
         child = subprocess.Popen(
             command,
@@ -120,11 +122,11 @@ def stop(processes: Iterable[psutil.Process], *, grace_seconds: float) -> None:
     Every process gets the signal, not only the first, because a trainer then saves its state. All
     are collected before the first signal, because the children of a dead parent cannot be found.
     """
-    asked = list(processes)
-    for process in asked:
+    signalled = list(processes)
+    for process in signalled:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    alive = _wait(asked, seconds=grace_seconds)
+    alive = _wait(signalled, seconds=grace_seconds)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()

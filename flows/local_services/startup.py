@@ -18,6 +18,7 @@ from flows.local_services.state import (
     ServiceRecords,
     save_records,
 )
+from stages.safe_text import redacted
 
 _LOG_LINES_SHOWN = 20
 
@@ -44,18 +45,18 @@ def _external(name: str, variable: str, url: str, known: ServiceRecord | None) -
     title = SERVICES[name].title
     if known and root_of(known):
         raise ServiceError(
-            f"{variable} is {url}, but this home's own {title} runs at {known.url}; "
-            f"unset {variable}, or run `ratchet down` first"
+            f"{variable} is {redacted(url)}, but $RATCHET_HOME runs its own {title} at "
+            f"{known.url}; unset {variable}, or run `ratchet down` first"
         )
     if not url.startswith("http"):
         raise ServiceError(
-            f"{variable} should be the http address of a {title} server, found {url!r}; "
+            f"{variable} should be the http address of a {title} server, found {redacted(url)!r}; "
             "correct it, or unset it to have one started here"
         )
     record = ServiceRecord(name=name, url=url.rstrip("/"), is_external=True)
     if not external_answers(record):
         raise ServiceError(
-            f"{variable} is {url}, but nothing answers there; "
+            f"{variable} is {redacted(url)}, but nothing answers there; "
             "start that server, or unset the variable to have one started here"
         )
     return record
@@ -67,6 +68,7 @@ def start_missing(
     *,
     names: list[str],
     ray_cpus: int,
+    worker_limit: int,
     report: Callable[[str, str], None],
 ) -> ServiceRecords:
     """Start the named services that do not run, all at once, and wait until all answer.
@@ -76,6 +78,7 @@ def start_missing(
         records: the recorded services, including external ones.
         names: services to start.
         ray_cpus: number of CPUs that Ray may assign.
+        worker_limit: number of flow runs that the worker may have at once.
         report: called with a service's name and its activity.
 
     Raises:
@@ -88,11 +91,11 @@ def start_missing(
             if service.needs and any(other.name == service.needs for other in todo):
                 continue
             if service.name not in deadlines:
-                records = _ensure_process(home, records, service, ray_cpus)
+                records = _ensure_process(home, records, service, ray_cpus, worker_limit)
                 deadlines[service.name] = time.monotonic() + service.deadline_seconds
                 report(service.name, "starting")
             if _lost_its_port(records.services[service.name], deadlines[service.name]):
-                records = _ensure_process(home, records, service, ray_cpus)
+                records = _ensure_process(home, records, service, ray_cpus, worker_limit)
                 report(service.name, "starting at another port")
             if _is_up(records.services[service.name], service, deadlines[service.name]):
                 todo.remove(service)
@@ -102,7 +105,7 @@ def start_missing(
 
 
 def _ensure_process(
-    home: Path, records: ServiceRecords, service: Service, ray_cpus: int
+    home: Path, records: ServiceRecords, service: Service, ray_cpus: int, worker_limit: int
 ) -> ServiceRecords:
     known = records.services.get(service.name)
     if known and known.is_external:
@@ -113,7 +116,7 @@ def _ensure_process(
             return records
         stop(family_of(known), grace_seconds=10)  # it uses old addresses of servers
     ports = choose_ports(known.ports if known and known.ports else service.preferred_ports)
-    launch = service.launch(LaunchInputs(home, records, ports, ray_cpus))
+    launch = service.launch(LaunchInputs(home, records, ports, ray_cpus, worker_limit))
     log = log_path(home, service.name)
     pid, created = start(
         launch.command, environment=launch.environment, folder=launch.folder, log=log
@@ -164,6 +167,6 @@ def _failure(record: ServiceRecord, service: Service, what: str) -> ServiceError
     lines = log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:] if log else []
     return ServiceError(
         f"{service.title} {what}. Its last words, from {log}:\n"
-        + "\n".join(f"    {line}" for line in lines)
+        + "\n".join(f"    {redacted(line)}" for line in lines)
         + "\nCorrect the cause and run `ratchet up` again; what has started stays up."
     )

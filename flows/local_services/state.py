@@ -13,6 +13,8 @@ from typing import IO, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from stages.files import write_text
+from stages.safe_text import redacted
+from tasks.mlflow_pages import models_page
 from training_core.errors import RatchetError
 
 _LONGEST_WAIT_SECONDS = 180
@@ -27,7 +29,8 @@ class ServiceRecord(BaseModel):
 
     Attributes:
         name: its name in the table of services.
-        url: its address; for the worker, the Prefect API that it polls.
+        url: its address; for the worker, the Prefect API that it polls. That of an external
+            service may contain a password, so show only `page`.
         ports: its ports; tried first at the next start, so that addresses stay the same.
         pid: the first process of its tree; None if it is stopped or external.
         created: creation time of that process; a later one with the same pid has another.
@@ -48,6 +51,12 @@ class ServiceRecord(BaseModel):
     scratch: Path | None = None
     upstream: dict[str, str] = Field(default_factory=dict)
     is_external: bool = False
+
+    @property
+    def page(self) -> str:
+        """The address for a person: that of the page and not of Prefect's API, without a login."""
+        address = page_at(self.url)
+        return models_page(address) if self.name == "mlflow" else address
 
     def stopped(self) -> ServiceRecord:
         """Return the record without its process; it keeps the ports for the next start."""
@@ -78,6 +87,11 @@ class ServiceRecords(BaseModel):
         return record.url if record else None
 
 
+def page_at(url: str) -> str:
+    """Return the address of a service's page, which is where Prefect's API is, without `/api`."""
+    return redacted(url).removesuffix("/api")
+
+
 def load_records(home: Path) -> ServiceRecords:
     """Read `services.json`; return empty records if there is none.
 
@@ -97,8 +111,11 @@ def load_records(home: Path) -> ServiceRecords:
 
 
 def save_records(home: Path, records: ServiceRecords) -> None:
-    """Write `services.json` in one step, so that a killed `up` never leaves an incomplete file."""
-    write_text(records_path(home), records.model_dump_json(indent=2) + "\n")
+    """Write `services.json` in one step, so that a killed `up` never leaves an incomplete file.
+
+    Only the user may read it: the address of a team's server may contain a password.
+    """
+    write_text(records_path(home), records.model_dump_json(indent=2) + "\n", is_private=True)
 
 
 def records_path(home: Path) -> Path:

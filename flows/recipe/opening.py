@@ -8,18 +8,25 @@ from pathlib import Path
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import flow_run
-from pydantic import BaseModel
+from pydantic import ValidationError
 
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.config.presets import load_config
-from flows.recipe.outline import StepRunner, require_steps, step_names
+from flows.recipe.given_versions import pin_versions
+from flows.recipe.held_out_prompts import require_unseen_prompts
+from flows.recipe.outline import StepRunner, outline_of, require_steps
+from flows.recipe.round_id import with_round
 from flows.recipe.run import Recipe
+from flows.recipe.run_logs import tell_foreseen_errors_briefly
 from stages.files import write_json
 from stages.runtime.sources import missing_sources, pin_revisions
 from tasks.connections import Connections, connect
 from tasks.registry_tasks import read_champion
 from tasks.versions import ModelVersionRef
-from training_core.errors import DataError, RatchetError
+from training_core.errors import DataError, IntegrityError, RatchetError
+from training_core.strict_json import read_object
+
+tell_foreseen_errors_briefly()  # at import, so that it applies before the first line of a flow
 
 MAX_RUNS = 20
 """A flow run that was started this often, by an automation or by Retry, is given up.
@@ -31,64 +38,79 @@ Without a limit, a run that always crashes would be started again for ever.
 def open_recipe(
     flow: str,
     preset: str,
-    overrides: BaseModel | Mapping[str, object] | None,
-    force: Sequence[str] | None = None,
+    overrides: Mapping[str, object],
+    force: Sequence[str] = (),
     steps: Callable[[StepRunner], None] | None = None,
+    *,
+    round_id: str | None = None,
 ) -> Recipe:
     """Resolve preset, overrides, hub revisions and champion; a Retry finds what the run began with.
 
     Args:
         flow: its name.
-        preset: a file of deployments/presets.
+        preset: a file of deployments/presets, or the path of a file that ends in `.yaml`.
         overrides: changes to it.
         force: steps to do again although they are done.
-        steps: the recipe, whose step names `force` must use; None checks no name.
+        steps: the recipe, whose step names `force` must use and which ends with an evaluation;
+            None checks neither names nor the evaluation's prompts.
+        round_id: gives this run its own seed for sampling pairs; None keeps the preset's.
 
     Raises:
         ConfigError: for a wrong preset, key, value or step.
-        DataError: if data is not where the config says.
+        DataError: if data is not where the config says, or a step trains on prompts of the
+            evaluation.
         RatchetError: if the run was started too often.
     """
     if (count := int(flow_run.run_count or 1)) > MAX_RUNS:
         raise RatchetError(
-            f"this run was started {count} times and is given up; look at its log, "
+            f"this run was started {count} times, the limit is {MAX_RUNS}; look at its log, "
             "then start a new run, which continues where this one ended"
         )
-    connections, forced = connect(), tuple(force or ())
+    connections, forced = connect(), tuple(force)
     plan = connections.store.root / "plans" / f"{flow_run.id}.json"
     if plan.exists():
         config, champion = _read_plan(plan)
+        _require_sources(preset, config)
     else:
-        config = load_config(preset, _as_mapping(overrides))
+        config = with_round(load_config(preset, overrides), round_id)
         if steps is not None:
-            require_steps(forced, step_names(steps, config))
+            require_steps(forced, [*outline_of(steps, config).refs])
         config, champion = _resolve(config, connections)
+        _require_sources(preset, config)
+        if steps is not None:
+            require_unseen_prompts(config)
         _write_plan(plan, config, champion)
-    if missing := missing_sources(config):
-        raise DataError(f"preset '{preset}' cannot run here:\n  " + "\n  ".join(missing))
     return Recipe(flow, config, connections, forced, champion)
 
 
-def _as_mapping(
-    overrides: BaseModel | Mapping[str, object] | None,
-) -> Mapping[str, object] | None:
-    if isinstance(overrides, BaseModel):
-        return overrides.model_dump(exclude_unset=True)
-    return overrides
+def _require_sources(preset: str, config: LifecycleConfig) -> None:
+    if missing := missing_sources(config):
+        raise DataError(f"preset '{preset}' cannot run here:\n  " + "\n  ".join(missing))
 
 
 def _resolve(
     config: LifecycleConfig, connections: Connections
 ) -> tuple[LifecycleConfig, ModelVersionRef | None]:
-    pinned = pin_revisions(config)
+    pinned = pin_versions(pin_revisions(config), connections)
     _, champion = read_champion(connections, f"{config.name}.policy")
     return pinned, champion
 
 
 def _read_plan(path: Path) -> tuple[LifecycleConfig, ModelVersionRef | None]:
-    kept = json.loads(path.read_text())
-    champion = kept["champion"] and ModelVersionRef.model_validate(kept["champion"])
-    return LifecycleConfig.model_validate(kept["config"]), champion
+    remedy = "delete it; a Retry then resolves preset and champion again"
+    kept = read_object(path, remedy=remedy)
+    try:
+        champion = kept.get("champion")
+        return (
+            LifecycleConfig.model_validate(kept.get("config")),
+            ModelVersionRef.model_validate(champion) if champion else None,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise IntegrityError(
+            f"{path} is not the plan of a run: {field}: {first['msg']}; {remedy}"
+        ) from error
 
 
 def _write_plan(path: Path, config: LifecycleConfig, champion: ModelVersionRef | None) -> None:

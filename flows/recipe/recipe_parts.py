@@ -1,105 +1,71 @@
-"""Parts that several recipes have: the beginning, rounds of DPO or RAFT, the evaluation."""
+"""Parts that several recipes have: the beginning, and rounds of DPO or RAFT."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from flows.recipe.chain import Chain
 from flows.recipe.outline import StepRunner
 from tasks.refs import StageRef
 
 
-def sft_and_reward_model(recipe: StepRunner) -> tuple[StageRef, StageRef]:
-    """Make the SFT policy and the reward model, the latter from given or from sampled pairs."""
-    config = recipe.config
-    sft = recipe.run("sft", config.sft)
-    feedback = recipe.run("feedback", config.feedback, policy=sft) if config.feedback else None
-    reward_model = recipe.run("reward_model", config.reward_model, policy=sft, dataset=feedback)
-    return sft, reward_model
+def begin(recipe: StepRunner) -> Chain:
+    """Make the SFT policy and the reward models, the latter from given or from sampled pairs."""
+    chain = Chain(recipe)
+    chain.do("sft")
+    chain.do("feedback")
+    chain.do("reward_model")
+    chain.do("process_reward")
+    return chain
 
 
-def dpo_rounds(
-    recipe: StepRunner, policy: StageRef, *, sft: StageRef, reward_model: StageRef
-) -> list[StageRef]:
+def dpo_rounds(recipe: StepRunner, chain: Chain, start: StageRef | None = None) -> None:
     """Sample pairs from the policy and train it on them, round after round.
+
+    Without sampling of pairs, DPO is a single step on its own data.
 
     Args:
         recipe: the flow run.
-        policy: where the first round starts.
-        sft: the reference, where that is fixed.
-        reward_model: ranks the responses.
-
-    Returns:
-        Each round's policy; there is at least one round.
+        chain: the steps so far.
+        start: policy of the first round; None: the newest.
     """
-    rounds, sampling = recipe.config.iterative_dpo, recipe.config.preference_pairs
-    policies: list[StageRef] = []
+    config = recipe.config
+    rounds, sampling, training = config.iterative_dpo, config.preference_pairs, config.dpo
+    if sampling is None or training is None:
+        chain.do("preference_pairs")
+        chain.do("dpo")
+        return
+    policy: dict[str, StageRef] = {"policy": start} if start else {}
     history: dict[str, StageRef] = {}
     for number in range(1, rounds.rounds + 1):
         fresh = sampling.model_copy(update={"seed": sampling.seed + number - 1})
-        pairs = recipe.run(
-            f"preference_pairs_{number}", fresh, policy=policy, reward_model=reward_model
-        )
-        reference = sft if rounds.reference == "sft" else policy
-        policy = recipe.run(
+        step = f"preference_pairs_{number}"
+        pairs = chain.run(step, fresh, policy, block="preference_pairs")
+        fixed = chain.of_kind("policy")[:1] if rounds.reference == "sft" else []
+        reference = {"reference": fixed[0]} if fixed else _as_reference(policy)
+        trained = chain.run(
             f"dpo_{number}",
-            recipe.config.dpo,
-            policy=policy,
-            reference=reference,
-            dataset=pairs,
-            **history,
+            training,
+            {**policy, **reference, "dataset": pairs, **history},
+            block="dpo",
         )
-        policies.append(policy)
+        policy = {"policy": trained}
         if rounds.keeps_history:
             history[f"dataset_round_{number}"] = pairs
-    return policies
 
 
-def raft_rounds(recipe: StepRunner, policy: StageRef, *, reward_model: StageRef) -> StageRef:
+def raft_rounds(recipe: StepRunner, chain: Chain) -> None:
     """Sample responses from the policy, select the good ones, and imitate them, round after round.
 
     Args:
         recipe: the flow run.
-        policy: where the first round starts.
-        reward_model: ranks the responses.
-
-    Returns:
-        The last round's policy.
+        chain: the steps so far.
     """
-    config = recipe.config
-    for number in range(1, config.raft.rounds + 1):
-        sampling = config.rejection_sampling
+    sampling, training = recipe.config.rejection_sampling, recipe.config.rejection_sft
+    assert sampling is not None and training is not None  # the flow requires both
+    for number in range(1, recipe.config.raft.rounds + 1):
         fresh = sampling.model_copy(update={"seed": sampling.seed + number - 1})
-        selected = recipe.run(
-            f"rejection_sampling_{number}", fresh, policy=policy, reward_model=reward_model
-        )
-        policy = recipe.run(
-            f"rejection_sft_{number}", config.rejection_sft, policy=policy, dataset=selected
-        )
-    return policy
+        chain.run(f"rejection_sampling_{number}", fresh, block="rejection_sampling")
+        chain.run(f"rejection_sft_{number}", training, block="rejection_sft")
 
 
-def evaluate(
-    recipe: StepRunner,
-    policy: StageRef,
-    *,
-    sft: StageRef,
-    reward_model: StageRef,
-    others: Sequence[StageRef] = (),
-) -> StageRef:
-    """Judge policies on the held-out prompts of the preset.
-
-    Args:
-        recipe: the flow run.
-        policy: the one that may become champion.
-        sft: what all are compared with.
-        reward_model: the judge, unless the preset names another.
-        others: policies that are judged beside it, for the report.
-    """
-    return recipe.run(
-        "evaluation",
-        recipe.config.evaluation,
-        policy=policy,
-        baseline=sft,
-        reward_model=reward_model,
-        **{f"policy_{other.step}": other for other in others},
-    )
+def _as_reference(policy: dict[str, StageRef]) -> dict[str, StageRef]:
+    return {"reference": policy["policy"]} if policy else {}

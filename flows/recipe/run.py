@@ -8,19 +8,34 @@ from prefect import get_run_logger
 from prefect.runtime import flow_run
 
 from flows.config.lifecycle_config import LifecycleConfig
+from flows.recipe.judging_rules import digest_of_prompts, uses_of_judge
 from flows.recipe.outline import MATCH
 from stages.configs.block import StageConfig
+from stages.configs.evaluation_config import EvaluationConfig
+from stages.configs.stage_record import ArtifactKind
+from tasks.attempts import Match
 from tasks.connections import Connections
 from tasks.gate import Verdict, judge
+from tasks.ledger import Decision
 from tasks.refs import StageRef
-from tasks.registry_tasks import evidence_metrics, promote, read_champion, register, stage_ref_of
+from tasks.registry_tasks import (
+    count_attempts,
+    evidence_metrics,
+    promote,
+    read_champion,
+    register,
+    registered_ref,
+    stage_ref_of,
+)
+from tasks.report.results import result_of
+from tasks.run_steps import RunStep, note_step
 from tasks.stage_task import StageJob, stage_task
 from tasks.submission import leave_all_waiters
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError, ConflictError
 
 JUDGEMENTS = 3
-"""How often a candidate is judged again because the champion moved meanwhile."""
+"""How often a candidate is judged if the champion moves, or another is judged, meanwhile."""
 
 
 @dataclass
@@ -34,6 +49,7 @@ class Recipe:
         force: steps to do again although they are done.
         champion: when this run was started.
         refs: the finished steps, in their order.
+        given: versions of registered models that the preset gives, by name.
         is_champion: the policy of this run is champion.
         verdict: what the gate said of it; None if it was not asked.
         against: name of the policy that it was judged against.
@@ -45,6 +61,7 @@ class Recipe:
     force: tuple[str, ...]
     champion: ModelVersionRef | None
     refs: dict[str, StageRef] = field(default_factory=dict)
+    given: dict[str, StageRef] = field(default_factory=dict)
     is_champion: bool = False
     verdict: Verdict | None = None
     against: str = ""
@@ -74,8 +91,27 @@ class Recipe:
         state = patient(job, self.connections, return_state=True)
         if state.is_failed():  # for good; a crash or a cancellation is another type of state
             leave_all_waiters(self.connections.store, str(flow_run.id))
-        self.refs[step] = register(state.result(), self.connections, self.config.name)
-        return self.refs[step]
+        ref = register(state.result(), self.connections, self.config.name)
+        finished = RunStep(
+            step=step,
+            stage=ref.stage,
+            key=ref.key,
+            version=ref.model_version,
+            result=result_of(ref, None, None),
+            seconds=ref.seconds,
+        )
+        note_step(self.connections.store, str(flow_run.id), finished)
+        self.refs[step] = ref
+        return ref
+
+    def registered(self, name: str, uri: str, kind: ArtifactKind) -> StageRef:
+        """Return a version of a registered model, which is given under this name.
+
+        Raises:
+            ConfigError: if there is none, or it is of another kind.
+        """
+        self.given[name] = registered_ref(self.connections, name, uri, kind)
+        return self.given[name]
 
     def champion_ref(self) -> StageRef | None:
         """Return the champion at the time when this run was started."""
@@ -84,20 +120,22 @@ class Recipe:
     def promote_if_better(
         self,
         candidate: StageRef,
-        against_sft: StageRef,
-        reward_model: StageRef,
+        evaluation: StageRef,
+        reward_model: StageRef | None,
         *,
         who: str | None = None,
         why: str | None = None,
     ) -> bool:
         """Judge the candidate against the champion and make it champion if the evidence suffices.
 
+        The first champion has to beat the baseline, which is the SFT policy; later ones must not be
+        beaten by it either.
         If the champion moves meanwhile, the candidate is judged again, against the new one.
 
         Args:
             candidate: a policy.
-            against_sft: its evaluation beside the SFT policy.
-            reward_model: for its evaluation beside the champion.
+            evaluation: its evaluation beside the baseline.
+            reward_model: for its evaluation beside the champion, if that needs one.
             who: decides, for the ledger; None says the flow.
             why: for the ledger; None says what the candidate beat.
 
@@ -105,7 +143,8 @@ class Recipe:
             Whether the candidate is champion at the end.
 
         Raises:
-            ConflictError: if the champion moved under every judgement.
+            ConflictError: if during every judgement the champion changed or another candidate was
+                judged.
         """
         version = self._as_candidate(candidate)
         for _ in range(JUDGEMENTS):
@@ -116,28 +155,35 @@ class Recipe:
                 )
                 self.is_champion = True
                 return True
-            evidence = self._against(champion, candidate, reward_model) or against_sft
-            self.verdict = judge(evidence_metrics(evidence, against_sft), self.config.promotion)
-            self.against = "the champion" if champion else "SFT"
-            beaten = champion.uri if champion else "the SFT policy"
+            match, verdict = self._judge(champion, candidate, evaluation, reward_model)
+            outcome = "beats" if verdict.passed else "is not proven better than"
+            rival = champion.uri if champion else "the first policy"
+            decision = Decision(
+                based_on=based_on,
+                evidence=verdict,
+                match=match,
+                who=who or self.flow,
+                why=why or f"{self.flow}: {outcome} {rival}",
+            )
             try:
-                self.is_champion = promote(
-                    self.connections,
-                    self.policy_name,
-                    version,
-                    based_on=based_on,
-                    verdict=self.verdict,
-                    who=who or self.flow,
-                    why=why or f"{self.flow}: beats {beaten}",
-                )
+                self.is_champion = promote(self.connections, self.policy_name, version, decision)
             except ConflictError as error:
                 get_run_logger().warning("judging again: %s", error)
             else:
                 return self.is_champion
         raise ConflictError(
-            f"the champion of {self.policy_name} moved under {JUDGEMENTS} judgements; "
-            "run the flow again"
+            f"the champion of {self.policy_name} changed, or another candidate was judged, during "
+            f"each of {JUDGEMENTS} comparisons; run the flow again"
         )
+
+    @property
+    def _evaluation(self) -> EvaluationConfig:
+        if self.config.evaluation is None:
+            raise ConfigError(
+                f"the preset {self.config.name} has no block `evaluation`, so nothing can be "
+                "judged; add it"
+            )
+        return self.config.evaluation
 
     def _as_candidate(self, candidate: StageRef) -> int:
         marked = register(candidate, self.connections, self.config.name, is_candidate=True)
@@ -145,15 +191,39 @@ class Recipe:
             raise ConfigError(f"step '{candidate.step}' made no policy, so it cannot be promoted")
         return marked.model_version
 
+    def _judge(
+        self,
+        champion: ModelVersionRef | None,
+        candidate: StageRef,
+        evaluation: StageRef,
+        reward_model: StageRef | None,
+    ) -> tuple[Match, Verdict]:
+        """Ask the gate, and keep its verdict for the report."""
+        against_champion = self._against(champion, candidate, reward_model)
+        match = Match(
+            opponent=champion.digest if champion else "none",
+            prompts=digest_of_prompts(self._evaluation),
+            evaluation=(against_champion or evaluation).digest,
+        )
+        verdict = judge(
+            evidence_metrics(evaluation, against_champion),
+            self.config.promotion,
+            attempt=count_attempts(self.connections, self.policy_name, match),
+            dependent_judge=uses_of_judge(self.config),
+        )
+        self.verdict = verdict
+        self.against = "the champion" if champion else "the first policy"
+        return match, verdict
+
     def _against(
-        self, champion: ModelVersionRef | None, candidate: StageRef, reward_model: StageRef
+        self, champion: ModelVersionRef | None, candidate: StageRef, reward_model: StageRef | None
     ) -> StageRef | None:
         if champion is None:
             return None
         baseline = stage_ref_of(champion, self.connections)
         return self.run(
             MATCH,
-            self.config.evaluation,
+            self._evaluation,
             policy=candidate,
             baseline=baseline,
             reward_model=reward_model,

@@ -1,9 +1,10 @@
-"""One real Prefect server and one real MLflow server for all tests of this folder."""
+"""One real Prefect server for all tests of this folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -13,11 +14,14 @@ from prefect.settings import (
     PREFECT_HOME,
     temporary_settings,
 )
+from typer.testing import CliRunner, Result
 
+from flows.cli import watch_run
+from flows.cli.main import app
 from flows.local_services.environment import ADDRESS_VARIABLES
-from flows.local_services.processes import family_of, stop
-from flows.local_services.startup import start_missing
-from flows.local_services.state import ServiceRecords, load_records
+from flows.local_services.state import load_records
+from stages.runtime.store import Store
+from tests.flows.only_prefect import only_prefect
 from tests.tasks.real_services import MlflowServer
 
 
@@ -25,18 +29,8 @@ from tests.tasks.real_services import MlflowServer
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home in which only Prefect runs, started as `ratchet up` starts it."""
     home = tmp_path_factory.mktemp("home")
-    with pytest.MonkeyPatch.context() as patch:
-        for variable in (*ADDRESS_VARIABLES.values(), "RATCHET_STORE"):
-            patch.delenv(variable, raising=False)
-        try:
-            records = start_missing(
-                home, ServiceRecords(), names=["prefect"], ray_cpus=1, report=lambda *_: None
-            )
-            assert records.services["prefect"].url
-            yield home
-        finally:
-            for record in load_records(home).services.values():
-                stop(family_of(record), grace_seconds=10)
+    with only_prefect(home):
+        yield home
 
 
 @pytest.fixture
@@ -54,11 +48,30 @@ def client(prefect_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sync
         yield client
 
 
-@pytest.fixture(scope="session")
-def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
-    try:
-        server.start()
-        yield server.uri
-    finally:
-        server.stop()
+@pytest.fixture
+def mlflow_uri(mlflow_server: MlflowServer) -> str:
+    return mlflow_server.uri
+
+
+@pytest.fixture
+def ratchet(
+    client: SyncPrefectClient, prefect_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """Types a command in a shell of the server's home; its output is wide enough for any line."""
+    del client  # its settings are those of the server
+    monkeypatch.setenv("RATCHET_HOME", str(prefect_home))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(watch_run, "REFRESH_SECONDS", 0.05)
+    return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+@pytest.fixture
+def home_store(prefect_home: Path) -> Store:
+    """Finished stages of that server's home."""
+    return Store(prefect_home / "store")
+
+
+@pytest.fixture
+def run_name() -> str:
+    """A name that no other run of this server has."""
+    return f"run-{uuid4().hex[:8]}"

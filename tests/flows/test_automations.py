@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
@@ -26,7 +25,10 @@ def nothing() -> None:
 
 @pytest.fixture
 def with_automations(client: SyncPrefectClient) -> Iterator[None]:
-    """Both automations under names of their own, so that other tests' automations may stay."""
+    """Both automations and no others: those of other tests would act on the same runs, too."""
+    others = [each for each in client.read_automations() if each.enabled]
+    for other in others:
+        client.pause_automation(other.id)
     wanted = (lost_runs_crash(), crashed_runs_resume())
     ids = [
         client.create_automation(each.model_copy(update={"name": f"test of {each.name}"}))
@@ -36,6 +38,8 @@ def with_automations(client: SyncPrefectClient) -> Iterator[None]:
     yield
     for automation in ids:
         client.delete_automation(automation)
+    for other in others:
+        client.resume_automation(other.id)
 
 
 def start(client: SyncPrefectClient, *tags: str) -> UUID:
@@ -54,7 +58,7 @@ def beat(client: SyncPrefectClient, run: UUID, seconds_ago: float) -> None:
         "event": "prefect.flow-run.heartbeat",
         "resource": {"prefect.resource.id": f"prefect.flow-run.{run}"},
     }
-    httpx.post(f"{client.api_url}events", json=[event]).raise_for_status()
+    client.request("POST", "/events", json=[event])
 
 
 def names_of(client: SyncPrefectClient, run: UUID) -> list[str | None]:

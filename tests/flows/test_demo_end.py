@@ -13,48 +13,47 @@ from pathlib import Path
 import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from rich.console import Console
 from typer.testing import CliRunner
 
 from flows.cli import services
-from flows.cli.demo import show_summary
 from flows.cli.main import app
+from flows.cli.run_results import show_summary
+from flows.cli.terminal import Terminal
 from flows.local_services.paths import choose_ports
 from flows.local_services.processes import family_of, listens, start, stop
 from flows.local_services.state import ServiceRecord, load_records
 from tests.flows.waiting import wait_until
 
-RUN = "0a" * 16
 
-
-def test_the_table_has_a_row_per_step_and_every_address():
+def test_the_summary_has_a_row_per_step_the_verdict_and_the_report():
     rows = [
         {"step": "sft", "version": 3, "result": "loss 1 → 0.5", "seconds": 12.4, "reused": False},
         {"step": "evaluation", "version": None, "result": "", "seconds": 9.0, "reused": True},
     ]
-    summary = {"rows": rows, "is_champion": True, "report_file": "/store/report.html"}
-    environment = {
-        "PREFECT_API_URL": "http://127.0.0.1:4200/api",
-        "MLFLOW_TRACKING_URI": "http://ann:secret@mlflow:5000",
+    summary = {
+        "lifecycle": "tiny",
+        "rows": rows,
+        "is_champion": True,
+        "verdict": "it beats the SFT policy",
+        "report_file": "/store/report.html",
     }
     shown = io.StringIO()
-    show_summary(summary, environment, RUN, Console(file=shown, width=100))
+    show_summary(summary, Terminal(file=shown, width=100))
     text = shown.getvalue()
     lines = [line.split("│") for line in text.splitlines() if "│" in line]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert cells == [["sft", "3", "loss 1 → 0.5", "12"], ["evaluation", "reused"]]
-    assert "champion         yes" in text
-    assert f"Prefect          http://127.0.0.1:4200/runs/flow-run/{RUN}" in text
-    assert "MLflow           http://mlflow:5000/#/models" in text
+    assert "champion         yes, it beats the SFT policy" in text
     assert "report           /store/report.html" in text
+    assert "try it           ratchet chat tiny@champion" in text
 
 
-def test_without_a_summary_the_table_is_empty_and_no_champion_is_claimed():
-    environment = {"PREFECT_API_URL": "http://p/api", "MLFLOW_TRACKING_URI": "http://m"}
+def test_a_run_of_an_earlier_version_has_no_verdict_in_words():
     shown = io.StringIO()
-    show_summary(None, environment, RUN, Console(file=shown, width=100))
-    assert "champion         no" in shown.getvalue()
-    assert "report           not written" in shown.getvalue()
+    summary = {"rows": [], "is_champion": False, "report_file": "/store/report.html"}
+    show_summary(summary, Terminal(file=shown, width=100))
+    assert "champion         no\n" in shown.getvalue()
+    assert "ratchet chat" not in shown.getvalue()
 
 
 @pytest.fixture
@@ -87,20 +86,20 @@ def outside(
 def test_a_demo_whose_run_fails_says_so_and_exits_1(outside: Path):
     result = CliRunner().invoke(app, ["demo", "promote/default"])
     assert result.exit_code == 1, result.output
-    assert "$ prefect deployment run promote/default --watch" in result.output
-    assert "the run did not complete; its page (above) shows which step failed" in result.output
-    assert "champion         no" in result.output
+    assert "$ prefect deployment run promote/default" in result.output
+    assert "reason           " in result.output
+    assert "champion" not in result.output
+    assert "MLflow           http://127.0.0.1:" in result.output
     records = load_records(outside)
     run_id = result.output.partition("/runs/flow-run/")[2][:36]
     answer = httpx.get(f"{records.services['prefect'].url}/flow_runs/{run_id}")
     assert answer.json()["state_type"] == "FAILED"
-    assert "UUID" in (outside / "logs" / "demo.log").read_text()
 
 
 @pytest.mark.services
 @pytest.mark.timeout(900)
-def test_a_deployment_that_does_not_exist_is_an_error_that_names_the_log(outside: Path):
+def test_a_deployment_that_does_not_exist_is_an_error(outside: Path):
     result = CliRunner().invoke(app, ["demo", "full-rlhf/tinny"])
     assert result.exit_code == 1
-    assert f"the deployment did not start; see {outside / 'logs' / 'demo.log'}" in result.stderr
-    assert "tinny" in (outside / "logs" / "demo.log").read_text()
+    assert load_records(outside).services["prefect"].is_external
+    assert "there is no deployment 'full-rlhf/tinny'; `prefect deployment ls`" in result.stderr

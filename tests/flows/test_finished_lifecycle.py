@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from mlflow.entities import Run
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -21,7 +22,7 @@ from prefect.client.schemas.filters import (
     ArtifactFilterKey,
 )
 from prefect.client.schemas.objects import FlowRun
-from prefect.states import Cancelling, Running
+from prefect.states import Cancelling, Failed, Running
 
 from flows.cli.plan import Plan, show_plan
 from flows.config.presets import load_config
@@ -30,85 +31,22 @@ from flows.promote import promote
 from flows.raft import raft
 from flows.raft import steps as raft_steps
 from flows.recipe.cancellation import is_going_on
+from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
 from flows.recipe.opening import open_recipe
 from flows.recipe.run import Recipe
 from flows.single_stage import stage
-from stages.configs.block import StageConfig
-from tasks.connections import Connections, connect
+from tasks.connections import Connections
 from tasks.ledger import history
-from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
-from tasks.stage_task import StageJob, request_for
-from tests.tasks.real_services import finish_stage
+from tasks.run_steps import attempt_of_step, steps_of_run
+from tests.flows.finished import Finished, Finisher, finished
+from tests.tasks.real_services import client_of, runs_of
 from training_core.errors import ConfigError, DataError
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
-SCORES = {
-    "baseline": {"mean_reward": 0.5, "reward_stderr": 0.02, "win_rate": 0.5},
-    "policy": {"mean_reward": 0.75, "reward_stderr": 0.01, "win_rate": 0.8, "win_rate_low": 0.7},
-}
-FOUND = {**SCORES["policy"], "kl_to_baseline": 1.5}
-SAMPLE = {"policy": "policy", "prompt_id": "1", "prompt": "tea?", "response": "tea!", "reward": 1.0}
-
-
-@dataclass
-class Finisher(Plan):
-    """Walks a recipe and finishes each step by hand, instead of only looking whether it is."""
-
-    made: list[str] = field(default_factory=list)
-
-    def run(self, step: str, config: StageConfig, **inputs: StageRef | None) -> StageRef:
-        given = {role: ref for role, ref in inputs.items() if ref is not None}
-        job = StageJob(step, config, given, self.config.name)
-        request = request_for(job, self.connections)
-        files = {"summary.json": json.dumps(SCORES), "samples.jsonl": json.dumps(SAMPLE) + "\n"}
-        manifest = finish_stage(
-            self.connections.store,
-            step,
-            seed=len(self.made),
-            kind=job.spec.makes,
-            files=files if job.spec.makes == "evaluation" else None,
-            stage=request.stage,
-            key=request.key,
-            config=request.config,
-            parents=request.parents,
-            metrics=FOUND if job.spec.makes == "evaluation" else {"rows": 3.0},
-            cost={"seconds": 12.5},
-        )
-        self.made.append(step)
-        self.refs[step] = ref_of(manifest, step, is_reused=True)
-        return self.refs[step]
-
-
-@dataclass
-class Finished:
-    """A finished `raft`: what it was started with and what it returned."""
-
-    overrides: dict[str, object]
-    connections: Connections
-    run: FlowRun
-    summary: LifecycleSummary
-
-    @property
-    def name(self) -> str:
-        return str(self.overrides["name"])
-
-
-@pytest.fixture
-def finished(
-    client: SyncPrefectClient, mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Finished:
-    monkeypatch.setenv("RATCHET_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # nobody answers there
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
-    overrides = {"name": f"tiny-{uuid.uuid4().hex[:8]}", "raft": {"rounds": 1}}
-    connections = connect()
-    raft_steps(Finisher(load_config("tiny", overrides), connections, None))
-    state = raft("tiny", overrides, return_state=True)
-    run = client.read_flow_run(state.state_details.flow_run_id)
-    return Finished(overrides, connections, run, state.result())
+__all__ = ["finished"]
 
 
 def artifact_of(client: SyncPrefectClient, run: FlowRun, key: str) -> str:
@@ -121,6 +59,25 @@ def artifact_of(client: SyncPrefectClient, run: FlowRun, key: str) -> str:
 
 
 STEPS = ["sft", "reward_model", "rejection_sampling_1", "rejection_sft_1", "evaluation"]
+
+
+def nested_run(finished: Finished) -> Run:
+    """The lifecycle's run in MLflow, after a look at those below it and at the links to them."""
+    runs = runs_of(finished.connections.registry, finished.name)
+    (above,) = (run for run in runs if run.data.tags["kind"] == "lifecycle")
+    below = [run for run in runs if run is not above]
+    assert (above.info.run_name, above.info.status) == (finished.run.name, "FINISHED")
+    assert {run.data.tags["mlflow.parentRunId"] for run in below} == {above.info.run_id}
+    assert sorted(run.info.run_name for run in below) == sorted(STEPS)
+    note = above.data.tags["mlflow.note.content"].splitlines()
+    (sft,) = (run for run in below if run.info.run_name == "sft")
+    assert note[4].startswith("| SFT | held-out reward 0.500 ± 0.020 | [run](http")
+    assert f"/runs/{sft.info.run_id}?workflowType=machine_learning)" in note[4]
+    assert f"/#/models/{finished.name}.policy/versions/1?workflowType=" in note[4]
+    page = Path(finished.summary["report_file"]).read_text()
+    assert f"/runs/{sft.info.run_id}?workflowType=machine_learning" in page
+    assert f"/runs/flow-run/{finished.run.id}" in page
+    return above
 
 
 def test_a_flow_over_finished_stages_reuses_reports_promotes_and_is_planned_as_done(
@@ -136,11 +93,19 @@ def test_a_flow_over_finished_stages_reuses_reports_promotes_and_is_planned_as_d
     assert results[3] == "held-out reward 0.750 ± 0.010"
     assert results[4] == "win rate 0.800 vs SFT"
     assert summary["is_champion"] is True
+    assert summary["verdict"] == "it beats the first policy"
+    noted = steps_of_run(store, str(finished.run.id))
+    assert {step: (noted[step].key, noted[step].version) for step in STEPS} == {
+        row["step"]: (row["key"], row["version"]) for row in summary["rows"]
+    }
+    attempt = attempt_of_step(store, noted["sft"])
+    assert attempt is not None
+    assert attempt.key == noted["sft"].key
     (entry,) = history(finished.connections.registry, f"{finished.name}.policy")
     assert (entry.target, entry.decided_by, entry.reason) == (
         2,
         "raft",
-        "raft: beats the SFT policy",
+        "raft: beats the first policy",
     )
 
     folder = store.root / "reports" / str(finished.run.id)
@@ -148,6 +113,8 @@ def test_a_flow_over_finished_stages_reuses_reports_promotes_and_is_planned_as_d
     assert json.loads((folder / "summary.json").read_text()) == summary
     assert "held-out reward" in (folder / "report.html").read_text()
     assert httpx.get(summary["report"].partition("#")[0]).status_code == 200
+    assert "tiny · " in (folder.parent / "index.html").read_text()
+    above = nested_run(finished)
     table = artifact_of(client, finished.run, "lifecycle-report").splitlines()
     assert table[0] == "| step | result | version | time | |"
     assert table[2] == "| SFT | held-out reward 0.500 ± 0.020 | 1 | 12.5 s | reused |"
@@ -160,20 +127,67 @@ def test_a_flow_over_finished_stages_reuses_reports_promotes_and_is_planned_as_d
     assert shown.count(" done ") == 6  # the steps and the promotion
     assert "to do" not in shown
 
+    end_in_mlflow(raft, finished.run, Failed())
+    again = client_of(finished.connections.registry).get_run(above.info.run_id)
+    assert again.info.status == "FAILED"
+
 
 def test_a_retry_goes_on_with_what_the_run_began_with(
     finished: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", str(finished.run.id))
-    recipe = open_recipe("raft", "llama3-8b", None)
+    recipe = open_recipe("raft", "llama3-8b", {})
     assert recipe.config == load_config("tiny", finished.overrides)
     assert recipe.champion is None  # although the run has made one since
 
+    @flow
+    def seed_of(run_id: str, round_id: str | None) -> int:
+        monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", run_id)
+        recipe = open_recipe("iterative-dpo", "tiny", finished.overrides, round_id=round_id)
+        return recipe.config.preference_pairs.seed
 
-def test_a_run_whose_data_is_not_there_ends_before_any_step(finished: Finished) -> None:
+    first = seed_of("scheduled", "2026-11-21")
+    assert seed_of("scheduled", "2026-11-22") == first  # the same run, started again a day later
+    assert seed_of("next", "2026-11-28") != first
+    assert seed_of("by-hand", None) == load_config("tiny").preference_pairs.seed
+
+
+def test_a_run_judged_by_the_reward_that_it_optimised_reports_and_promotes_nothing(
+    finished: Finished,
+) -> None:
+    overrides = {
+        "name": f"{finished.name}-own",
+        "raft": {"rounds": 1},
+        "evaluation": {"reward": {"name": "reward_model"}},
+    }
+    config = load_config("tiny", overrides)
+    steps = Finisher(config, finished.connections, None)
+    steps.skips = frozenset(STEPS[:-1])  # finished under the same keys
+    raft_steps(steps)
+    summary = raft("tiny", overrides=overrides)
+    assert summary["is_champion"] is False
+    assert summary["rows"][-1]["result"] == "win rate 0.800 vs SFT"  # shown all the same
+    page = Path(summary["report_file"]).read_text()
+    assert "the reward model of rejection_sampling.reward" in page
+    registry = finished.connections.registry
+    assert history(registry, f"{config.name}.policy") == []
+    (refused,) = registry.models.entries(f"{config.name}.policy.promotions")
+    assert refused.tags["verdict"] == "refused"
+
+
+def test_a_run_whose_data_is_missing_or_judges_what_it_trains_on_ends_before_any_step(
+    finished: Finished,
+) -> None:
     overrides = {"name": finished.name, "data_root": "no/such/folder"}
     with pytest.raises(DataError, match=r"(?s)preset 'tinystories' cannot run here:.*no/such/fol"):
-        full_rlhf("tinystories", overrides)
+        full_rlhf("tinystories", overrides=overrides)
+
+    prompts = {"name": "cafe", "split": "heldout", "size": 8, "seed": 9}
+    shared = {"ppo": {"prompts": prompts}, "evaluation": {"prompts": prompts}}
+    for start in (raft, partial(promote, "tiny", "candidate")):
+        with pytest.raises(DataError, match=r"8 of 8 different prompts .* also in ppo\.prompts"):
+            start(overrides={"name": finished.name, **shared})
+    assert show_plan("tiny", "raft", {"name": finished.name, **shared}) is False
 
 
 def test_a_run_goes_on_until_it_ends_is_cancelled_or_is_forgotten(
@@ -236,7 +250,7 @@ def test_one_stage_takes_inputs_by_alias_and_by_key_and_names_what_is_wrong(
         "policy": f"models:/{finished.name}.policy@sft",
         "dataset": f"{data['stage']}/{data['key']}",
     }
-    made = stage("rejection_sft", "tiny", inputs, overrides)
+    made = stage("rejection_sft", "tiny", inputs, overrides=overrides)
     assert (made.step, made.key, made.is_reused) == (
         "rejection_sft",
         finished.summary["rows"][3]["key"],
@@ -247,7 +261,7 @@ def test_one_stage_takes_inputs_by_alias_and_by_key_and_names_what_is_wrong(
     with pytest.raises(ConfigError, match="preset 'tiny' has no block 'kto'"):
         stage("kto", "tiny", overrides=overrides)
     with pytest.raises(ConfigError, match=r"input 'dataset': expected models:/.*found 'sft/0'"):
-        stage("rejection_sft", "tiny", {"dataset": "sft/0"}, overrides)
+        stage("rejection_sft", "tiny", {"dataset": "sft/0"}, overrides=overrides)
 
 
 def test_without_mlflow_the_report_is_written_and_says_where_it_is(

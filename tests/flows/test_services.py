@@ -4,6 +4,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ import pytest
 
 from flows.cli import services
 from flows.local_services.environment import ADDRESS_VARIABLES, TOKEN_VARIABLE
+from flows.local_services.http import post_to_prefect
 from flows.local_services.paths import project_root
 from flows.local_services.processes import family_of, is_live, root_of
 from flows.local_services.state import ServiceError, ServiceRecords, load_records
@@ -20,8 +22,9 @@ from tests.flows.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
-# A job whose child leaves the job's session: a plain kill of the process group misses it.
-JOB_WITH_A_STRAY_CHILD = "setsid sleep 3600 & sleep 3600"
+# A job that leaves a fork server, and a child outside of its session: a plain kill of the process
+# group misses both.
+JOB_WITH_A_STRAY_CHILD = "python -m stages request.json; setsid sleep 3600 & sleep 3600"
 
 
 @pytest.fixture
@@ -39,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_services_come_up_once_answer_on_loopback_alone_and_leave_nothing(home: Path) -> None:
     records = services.up()
 
-    assert services.status()
+    wait_until(services.status, seconds=60)  # on a busy machine an answer may take too long once
     assert pids_of(services.up()) == pids_of(records)
     assert pids_of(load_records(home)) == pids_of(records)
     assert all(root_of(record) for record in records.services.values())
@@ -48,6 +51,7 @@ def test_services_come_up_once_answer_on_loopback_alone_and_leave_nothing(home: 
     assert environment["RATCHET_STORE"] == str(home / "store")
     assert_prefect_answers(environment["PREFECT_API_URL"])
     assert_mlflow_answers(environment["MLFLOW_TRACKING_URI"])
+    assert_foreign_pages_are_refused(environment)
     wait_for_stray_child(environment["RAY_ADDRESS"], records)
 
     listening = [port for process in processes_of(records) for port in loopback_ports(process)]
@@ -55,7 +59,8 @@ def test_services_come_up_once_answer_on_loopback_alone_and_leave_nothing(home: 
     assert len(set(listening)) >= 6
 
     (ray_folder,) = {each.scratch for each in records.services.values() if each.scratch}
-    assert ray_folder.is_dir()
+    (socket_of_server,) = (ray_folder / "fork-servers").glob("*.sock")
+    assert [each for each in token_holders(records.token) if runs(each, str(socket_of_server))]
     before = processes_of(records)
     services.down()
 
@@ -82,7 +87,7 @@ def test_a_team_s_own_server_is_used_and_must_answer(
 
 
 def assert_prefect_answers(url: str) -> None:
-    pools = httpx.post(f"{url}/work_pools/filter", json={}).json()
+    pools = post_to_prefect(url, "work_pools/filter", {})
     assert [pool["name"] for pool in pools] == ["ratchet"]
 
 
@@ -92,6 +97,15 @@ def assert_mlflow_answers(url: str) -> None:
     found = httpx.get(f"{url}/api/2.0/mlflow/experiments/get-by-name?experiment_name=probe")
     # A file location, so that checkpoints are hard-linked and not uploaded.
     assert urlsplit(found.json()["experiment"]["artifact_location"]).scheme == "file"
+
+
+def assert_foreign_pages_are_refused(environment: dict[str, str]) -> None:
+    """What a browser sends for a page of another site; tests of Prefect are in another file."""
+    browser = {"Origin": "https://evil.example", "User-Agent": "Mozilla/5.0"}
+    create = f"{environment['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/experiments/create"
+    assert httpx.post(create, json={"name": "evil"}, headers=browser).status_code == 403
+    jobs = f"{environment['RAY_ADDRESS']}/api/jobs/"
+    assert httpx.post(jobs, json={"entrypoint": "true"}, headers=browser).status_code == 405
 
 
 def wait_for_stray_child(url: str, records: ServiceRecords) -> None:
@@ -117,7 +131,9 @@ def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
 
 def loopback_ports(process: psutil.Process) -> list[int]:
     """The ports that a process listens on; fails on one that other machines can reach."""
-    sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]
+    sockets = []
+    with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        sockets = [each for each in process.net_connections("inet") if each.status == "LISTEN"]
     for each in sockets:
         address = ipaddress.ip_address(each.laddr.ip.removeprefix("::ffff:"))
         assert address.is_loopback, (process.cmdline()[:3], each.laddr)
@@ -135,6 +151,10 @@ def token_holders(token: str) -> list[int]:
         if mark in environment and int(folder.name) != os.getpid():
             holders.append(int(folder.name))
     return holders
+
+
+def runs(pid: int, argument: str) -> bool:
+    return argument in psutil.Process(pid).cmdline()
 
 
 def closed_port() -> int:

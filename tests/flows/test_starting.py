@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from flows.local_services import startup
-from flows.local_services.definitions import Launch, LaunchInputs, Service
-from flows.local_services.http import ask
+from flows.local_services.definitions import SERVICES, Launch, LaunchInputs, Service
+from flows.local_services.http import request
 from flows.local_services.processes import family_of, listens, start, stop
 from flows.local_services.state import ServiceError, ServiceRecord, ServiceRecords
+from stages.runtime.forked_stage import FOLDER_VARIABLE
 
 
 @pytest.fixture
@@ -72,11 +73,16 @@ def start_it(tmp_path: Path, port: int, monkeypatch) -> Iterator[Callable[..., S
             full = (sys.executable, *command(chosen))
             return Launch(full, {}, tmp_path, f"http://127.0.0.1:{chosen}")
 
-        service = Service("it", "It", (port,), launch, lambda r: ask("GET", r.url) is not None)
+        service = Service("it", "It", (port,), launch, lambda r: request("GET", r.url) is not None)
         monkeypatch.setitem(startup.SERVICES, "it", service)
         started.append(
             startup.start_missing(
-                tmp_path, ServiceRecords(), names=["it"], ray_cpus=1, report=lambda *_: None
+                tmp_path,
+                ServiceRecords(),
+                names=["it"],
+                ray_cpus=1,
+                worker_limit=1,
+                report=lambda *_: None,
             )
         )
         return started[-1]
@@ -105,3 +111,17 @@ def test_a_service_that_ends_for_another_reason_is_not_started_again(start_it):
     with pytest.raises(ServiceError, match="It ended while it started"):
         start_it(lambda: tries.append(1), lambda _: ("-c", "raise SystemExit(3)"))
     assert len(tries) == 1
+
+
+def test_stages_of_the_local_ray_are_forked_unless_the_user_says_no(tmp_path, monkeypatch):
+    def folder() -> str:
+        order = LaunchInputs(tmp_path, ServiceRecords(), (1, 2, 3, 4), ray_cpus=1, worker_limit=1)
+        launch = SERVICES["ray"].launch(order)
+        if launch.scratch:
+            launch.scratch.rmdir()
+        return launch.environment[FOLDER_VARIABLE]
+
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    assert folder().endswith("/fork-servers")
+    monkeypatch.setenv(FOLDER_VARIABLE, "")
+    assert folder() == ""

@@ -21,6 +21,8 @@ from benchmarks.learning_baselines import (
 from benchmarks.learning_measures import judged, policy_margins, reward_margins
 from tests.stages.running import finish
 
+pytestmark = pytest.mark.slow
+
 
 def test_sft_lowers_the_loss_of_instructions_that_it_never_saw(shared_data, folder, store):
     train, heldout = recipes.instructions(shared_data).write(folder / "sft", limit=300)

@@ -4,42 +4,73 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleUpdate, DeploymentUpdate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
+    FlowRunFilterDeploymentId,
     FlowRunFilterId,
     LogFilter,
     LogFilterFlowRunId,
 )
 from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Cancelling, Scheduled
 
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
+from tests.lifecycle.finished_demo import FinishedDemo
 
-FEW_JUDGED = {"evaluation": {"prompts": {"size": 64}}}
+QUICK_ROLLOUTS = {"rollouts": {"engine": "transformers"}}
+"""Settings of a stage that samples little: vLLM needs ten seconds to start. The demo uses it."""
+
+FEW_JUDGED = {"evaluation": {"prompts": {"size": 64}, **QUICK_ROLLOUTS}}
 """Overrides for where the evaluation is not the subject."""
 
 
 class Lifecycle:
     """Running services with a finished `full-rlhf/tiny`, and the hands to do more."""
 
-    def __init__(
-        self, client: SyncPrefectClient, environment: dict[str, str], demo_output: str
-    ) -> None:
+    def __init__(self, client: SyncPrefectClient, demo: FinishedDemo) -> None:
         self.client = client
-        self.environment = environment
-        self.demo_output = demo_output
-        self.store = Store(Path(environment["RATCHET_STORE"]))
+        self.demo = demo
+        self.environment = demo.environment
+        self.store = Store(Path(demo.environment["RATCHET_STORE"]))
 
     def start(self, deployment: str, **parameters: Any) -> UUID:
         """Create a flow run; the parameters are merged into the deployment's."""
         found = self.client.read_deployment_by_name(deployment)
         return self.client.create_flow_run_from_deployment(found.id, parameters=parameters).id
+
+    @contextmanager
+    def on_schedule(self, deployment: str, **parameters: Any) -> Iterator[FlowRun]:
+        """Give a deployment a daily schedule whose first run is due soon, and take it away again.
+
+        Yields:
+            The first run, which the server's scheduler has created.
+        """
+        found = self.client.read_deployment_by_name(deployment)
+        soon = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=20)
+        daily = IntervalSchedule(interval=timedelta(days=1), anchor_date=soon)
+        wanted = DeploymentScheduleUpdate(schedule=daily, active=True, parameters=parameters)
+        self.client.update_deployment(found.id, DeploymentUpdate(schedules=[wanted]))
+        of_deployment = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[found.id]))
+
+        def first() -> FlowRun | None:
+            runs = self.client.read_flow_runs(flow_run_filter=of_deployment)
+            return next((run for run in runs if run.expected_start_time == soon), None)
+
+        try:
+            yield self.until(first)
+        finally:
+            self.client.update_deployment(found.id, DeploymentUpdate(schedules=[]))
 
     def wait(self, run_id: UUID, seconds: float = 280) -> FlowRun:
         """Wait for a terminal state."""
@@ -111,6 +142,11 @@ class Lifecycle:
     def summary(self, run_id: UUID) -> dict[str, Any]:
         """What the run's report says, as data."""
         return json.loads((self.store.root / "reports" / str(run_id) / "summary.json").read_text())
+
+    def config_of(self, run_id: UUID) -> dict[str, Any]:
+        """The resolved config that a run has kept."""
+        plan = self.store.root / "plans" / f"{run_id}.json"
+        return json.loads(plan.read_text())["config"]
 
     def _is_final(self, run_id: UUID) -> bool:
         state = self.client.read_flow_run(run_id).state

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tests.lifecycle.driver import FEW_JUDGED, Lifecycle
+from tests.lifecycle.driver import FEW_JUDGED, QUICK_ROLLOUTS, Lifecycle
+from tests.lifecycle.finished_demo import RATCHET
 
 pytestmark = pytest.mark.lifecycle
 
@@ -40,18 +42,54 @@ def test_a_second_run_finds_every_stage_done(lifecycle: Lifecycle, demo_run: UUI
     run = lifecycle.run("full-rlhf/tiny")
     assert run.state_name == "Completed"
     assert set(lifecycle.steps(run.id).values()) == {"Reused"}
-    assert {m.key: m for m in lifecycle.store.manifests()} == before
+    assert before.items() <= {m.key: m for m in lifecycle.store.manifests()}.items()
     assert lifecycle.row(run.id, "ppo")["version"] == lifecycle.row(demo_run, "ppo")["version"]
 
 
-def test_another_kl_coef_reruns_ppo_only_and_a_killed_ppo_resumes(lifecycle: Lifecycle) -> None:
+def test_ratchet_run_shows_that_every_step_is_reused_and_where_its_log_is(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
+    done = ratchet(lifecycle, "run", "tiny")
+    assert done.returncode == 0, done.stdout + done.stderr
+    sft = lifecycle.row(demo_run, "sft")
+    assert re.search(rf"^sft: Reused after .*, version {sft['version']}, ", done.stdout, re.M)
+    for step in (*BEFORE_PPO, "ppo", "evaluation"):
+        assert re.search(rf"^{step}: Reused", done.stdout, re.MULTILINE), done.stdout
+    assert "champion         " in done.stdout
+    assert "\x1b" not in done.stdout
+    (run_id,) = re.findall(r"^id +(\S+)", done.stdout, re.MULTILINE)
+    assert Path(re.findall(r"^report +(\S+)", done.stdout, re.MULTILINE)[0]).exists()
+    log = lifecycle.store.attempt_of(lifecycle.manifest_of(demo_run, "sft")).log
+    assert ratchet(lifecycle, "logs", run_id[:8], "sft").stdout == log.read_text()
+    assert f"{run_id[:8]} " in ratchet(lifecycle, "runs").stdout
+
+
+def ratchet(lifecycle: Lifecycle, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        (*RATCHET, *arguments),
+        env=lifecycle.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_another_kl_coef_reruns_ppo_only_and_a_killed_flow_and_a_killed_ppo_go_on(
+    lifecycle: Lifecycle,
+) -> None:
     known = lifecycle.attempts("ppo")
-    overrides = {"ppo": {"kl_coef": 0.1, "steps": 12}, **FEW_JUDGED}
+    overrides = {"ppo": {"kl_coef": 0.1, "steps": 20}, **FEW_JUDGED}
     run_id = lifecycle.start("full-rlhf/tiny", overrides=overrides)
     attempt = running_attempt(lifecycle, "ppo", known)
+
+    pid = lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).infrastructure_pid)
+    os.kill(int(str(pid).rsplit(":", 1)[-1]), signal.SIGKILL)
+    lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
+    lifecycle.until(lambda: "attached to job ppo-" in lifecycle.log(run_id))  # while it runs
+    assert lifecycle.attempts("ppo") - known == {attempt}
+
     lifecycle.until(lambda: any((attempt / "checkpoints").glob("step-*/COMPLETE")))
     os.kill(json.loads((attempt / "heartbeat.json").read_text())["pid"], signal.SIGKILL)
-
     run = lifecycle.wait(run_id)
     assert run.state_name == "Completed"
     steps = lifecycle.steps(run_id)
@@ -65,24 +103,8 @@ def test_another_kl_coef_reruns_ppo_only_and_a_killed_ppo_resumes(lifecycle: Lif
     curve = [
         json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()
     ]
-    assert curve == list(range(1, 13))
+    assert curve == list(range(1, 21))
     assert lifecycle.manifest_of(run_id, "ppo").attempt == "a2"
-
-
-def test_a_killed_flow_resumes_by_itself_and_attaches_to_its_running_job(
-    lifecycle: Lifecycle,
-) -> None:
-    known = lifecycle.attempts("ppo")
-    overrides = {"ppo": {"seed": 3, "steps": 20}, **FEW_JUDGED}
-    run_id = lifecycle.start("full-rlhf/tiny", overrides=overrides)
-    running_attempt(lifecycle, "ppo", known)
-    pid = lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).infrastructure_pid)
-    os.kill(int(str(pid).rsplit(":", 1)[-1]), signal.SIGKILL)
-    lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
-
-    assert lifecycle.wait(run_id).state_name == "Completed"
-    assert lifecycle.says(run_id, "attached to job ppo-")
-    assert len(lifecycle.attempts("ppo") - known) == 1
 
 
 def test_bad_data_fails_once_with_the_row_and_retry_goes_on_after_it_is_mended(
@@ -91,8 +113,13 @@ def test_bad_data_fails_once_with_the_row_and_retry_goes_on_after_it_is_mended(
     prompts = tmp_path / "held_out.jsonl"
     asked = "hello i would like two tea and one cake please"
     prompts.write_text(json.dumps({"prompt": asked}) + "\n" + json.dumps({"ask": asked}) + "\n")
-    data = {"name": "files", "path": str(prompts)}
-    run_id = lifecycle.start("full-rlhf/tiny", overrides={"evaluation": {"prompts": data}})
+    evaluation = {"prompts": {"name": "files", "path": str(prompts)}, **QUICK_ROLLOUTS}
+    run_id = lifecycle.start(
+        "stage/default",
+        step="evaluation",
+        inputs={"policy": "models:/tiny.policy@ppo", "baseline": "models:/tiny.policy@sft"},
+        overrides={"evaluation": evaluation},
+    )
     assert lifecycle.wait(run_id).state_name == "Failed"
     reason = "held_out.jsonl, row 2: there is no field 'prompt' (found: ask)"
     assert lifecycle.says(run_id, reason)
@@ -108,5 +135,5 @@ def test_bad_data_fails_once_with_the_row_and_retry_goes_on_after_it_is_mended(
     lifecycle.retry(run_id)
     lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
     assert lifecycle.wait(run_id).state_name == "Completed"
-    assert lifecycle.steps(run_id)["ppo"] == "Reused"
-    assert lifecycle.manifest_of(run_id, "evaluation").metrics["responses"] == 4
+    made = [m for m in lifecycle.store.manifests() if m.stage == "evaluation"]
+    assert [m.metrics["responses"] for m in made].count(4) == 1

@@ -16,6 +16,7 @@ from mlflow import MlflowClient
 from mlflow.entities.model_registry import ModelVersion
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
+from flows.local_services.state import load_records
 from tasks.ledger import history
 from tasks.registry import Registry
 from tests.lifecycle.driver import Lifecycle
@@ -57,11 +58,21 @@ def judged(lifecycle: Lifecycle, run_id: UUID) -> dict[str, dict[str, float]]:
 
 def test_the_demo_prints_every_step_and_the_addresses(lifecycle: Lifecycle) -> None:
     for step in STEPS:
-        assert step in lifecycle.demo_output
-    assert "champion         yes" in lifecycle.demo_output
+        assert step in lifecycle.demo.output
+    assert "champion         yes" in lifecycle.demo.output
     assert httpx.get(lifecycle.environment["MLFLOW_TRACKING_URI"]).status_code == 200
     prefect_page = lifecycle.environment["PREFECT_API_URL"].removesuffix("/api")
-    assert prefect_page in lifecycle.demo_output
+    assert prefect_page in lifecycle.demo.output
+
+
+def test_every_stage_was_forked_from_a_server_that_did_the_imports(
+    lifecycle: Lifecycle, demo_run: UUID
+) -> None:
+    ray = load_records(Path(lifecycle.environment["RATCHET_HOME"])).services["ray"]
+    folder = ray.scratch or Path(lifecycle.environment["RATCHET_HOME"], "ray")
+    logs = "".join(path.read_text() for path in folder.glob("fork-servers/*.log"))
+    for step in STEPS:
+        assert lifecycle.manifest_of(demo_run, step).key in logs
 
 
 def test_ppo_beats_sft_by_more_than_three_standard_errors(
@@ -152,11 +163,20 @@ def test_a_version_says_where_it_comes_from(lifecycle: Lifecycle, demo_run: UUID
     dpo, reward_model = (
         lifecycle.manifest_of(demo_run, step) for step in ("dpo_1", "reward_model")
     )
-    assert version.tags["stage_key"] == manifest.key
-    assert version.tags["digest"] == manifest.digest
-    parents = json.loads(version.tags["parents"])
-    assert parents == {"policy": dpo.key, "reference": dpo.key, "reward_model": reward_model.key}
-    assert client.get_run(str(version.run_id)).info.status == "FINISHED"
+    assert version.tags["stage_key"] == manifest.key[:12]
+    assert version.tags["digest"] == manifest.digest[:12]
+    parents = {"policy": dpo.key, "reference": dpo.key, "reward_model": reward_model.key}
+    assert manifest.parents == parents
+    policy, judge = (lifecycle.row(demo_run, s)["version"] for s in ("dpo_1", "reward_model"))
+    note = str(version.description)
+    assert f"Policy `tiny.policy/{policy}`, reference `tiny.policy/{policy}`" in note
+    assert f"reward model `tiny.reward-model/{judge}`" in note
+    assert "**Decision.** " in note
+    run = client.get_run(str(version.run_id))
+    assert run.info.status == "FINISHED"
+    above = client.get_run(run.data.tags["mlflow.parentRunId"])
+    assert above.data.tags["flow_run_id"] == str(demo_run)
+    assert above.info.status == "FINISHED"
 
 
 def test_curves_are_whole_and_have_no_point_twice(lifecycle: Lifecycle, demo_run: UUID) -> None:

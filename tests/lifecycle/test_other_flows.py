@@ -8,30 +8,41 @@ from uuid import UUID
 import pytest
 from mlflow import MlflowClient
 
+from flows.config.presets import load_config
+from flows.recipe.round_id import with_round
 from stages.attempt import Attempt
 from stages.runtime.ray_cluster import JobStatus, RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
-from tests.lifecycle.driver import FEW_JUDGED, Lifecycle
+from tests.lifecycle.driver import FEW_JUDGED, QUICK_ROLLOUTS, Lifecycle
 
 pytestmark = pytest.mark.lifecycle
 
 
-def test_iterative_dpo_goes_from_round_to_round_and_runs_never_overlap(
+def test_a_schedule_starts_iterative_dpo_which_goes_from_round_to_round_and_never_overlaps(
     lifecycle: Lifecycle,
 ) -> None:
     overrides = {
-        "preference_pairs": {"prompts": {"size": 128}},
+        "preference_pairs": {"prompts": {"size": 128}, **QUICK_ROLLOUTS},
         "iterative_dpo": {"rounds": 2, "reference": "previous"},
         **FEW_JUDGED,
     }
-    ids = [lifecycle.start("iterative-dpo/tiny", overrides=overrides) for _ in range(2)]
-    first, second = (lifecycle.wait(run_id) for run_id in ids)
-    assert first.state_name == second.state_name == "Completed"
-    earlier, later = sorted((first, second), key=lambda run: str(run.start_time))
+    deployment = "iterative-dpo/tiny"
+    with lifecycle.on_schedule(deployment, overrides=overrides) as scheduled:
+        assert scheduled.auto_scheduled
+        due = scheduled.expected_start_time
+        assert due is not None
+        lifecycle.until(lambda: lifecycle.client.read_flow_run(scheduled.id).start_time)
+    date = due.date().isoformat()
+    by_hand = lifecycle.start(deployment, overrides=overrides, round_id=date)
+    earlier, later = (lifecycle.wait(run_id) for run_id in (scheduled.id, by_hand))
+    assert earlier.state_name == later.state_name == "Completed"
     assert earlier.end_time is not None
     assert later.start_time is not None
     assert earlier.end_time <= later.start_time
+    plain = load_config("tiny")
+    seed = lifecycle.config_of(earlier.id)["preference_pairs"]["seed"]
+    assert seed == with_round(plain, date).preference_pairs.seed != plain.preference_pairs.seed
 
     assert lifecycle.steps(earlier.id)["sft"] == "Reused"
     round_1, round_2 = (lifecycle.manifest_of(earlier.id, f"dpo_{n}") for n in (1, 2))
@@ -59,14 +70,16 @@ def test_one_stage_alone_takes_its_inputs_from_the_registry(lifecycle: Lifecycle
         "policy": "models:/tiny.policy@sft",
         "reward_model": "models:/tiny.reward-model@reward_model",
     }
-    overrides = {"rejection_sampling": {"prompts": {"size": 24}}}  # no other test asks for as many
+    sampling = {"prompts": {"size": 24}, **QUICK_ROLLOUTS}  # no other test asks for as many
     run = lifecycle.run(
-        "stage/default", step="rejection_sampling", inputs=inputs, overrides=overrides
+        "stage/default",
+        step="rejection_sampling",
+        inputs=inputs,
+        overrides={"rejection_sampling": sampling},
     )
     assert run.state_name == "Completed"
-    made = max(lifecycle.store.manifests(), key=lambda m: m.finished_at)
-    assert made.stage == "rejection_sampling"
-    assert made.metrics["prompts"] == 24
+    of_stage = [m for m in lifecycle.store.manifests() if m.stage == "rejection_sampling"]
+    (made,) = (m for m in of_stage if m.metrics["prompts"] == 24)
     assert made.metrics["best_reward"] > made.metrics["mean_reward"]
 
 
@@ -115,7 +128,7 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancel
 def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecycle) -> None:
     client = MlflowClient(lifecycle.environment["MLFLOW_TRACKING_URI"])
     champion = client.get_model_version_by_alias("tiny.policy", "champion").version
-    run = lifecycle.run("promote/default", version="sft")
+    run = lifecycle.run("promote/default", version="sft", overrides=FEW_JUDGED)
     assert run.state_name == "Completed"
     assert client.get_model_version_by_alias("tiny.policy", "champion").version == champion
     assert lifecycle.says(run.id, "the evidence is not enough")
@@ -138,10 +151,12 @@ def test_a_rollback_needs_a_former_champion_and_is_an_entry_of_the_ledger(
 def test_a_misspelled_override_fails_before_anything_runs_and_names_the_nearest_key(
     lifecycle: Lifecycle,
 ) -> None:
-    run = lifecycle.run("full-rlhf/tiny", overrides={"ppo": {"kl_coeff": 0.1}})
+    overrides = {"ppo": {"kl_coeff": 0.1, "steps": "many"}}
+    run = lifecycle.run("full-rlhf/tiny", overrides=overrides)
     assert run.state_name == "Failed"
     assert lifecycle.steps(run.id) == {}
     assert lifecycle.says(run.id, "ppo.kl_coeff: unknown key; did you mean 'kl_coef'?")
+    assert lifecycle.says(run.id, "ppo.steps: Input should be a valid integer (found 'many')")
 
 
 def test_an_absent_data_folder_fails_at_once_with_the_reason(lifecycle: Lifecycle) -> None:

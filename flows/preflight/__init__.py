@@ -1,0 +1,1 @@
+"""Rehearse a preset on this machine with tiny models and a few rows, through every step."""

@@ -1,0 +1,76 @@
+"""Names of flow runs: what is special about a run, unless a person has typed a name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+
+from coolname.data import config as word_lists
+from prefect.runtime import flow_run
+
+MAX_CHANGES, MAX_LENGTH = 3, 120
+
+# A Greek letter with a number and a star: prefect-ui-library 3.15, FlowRunNameInput.
+_STAR = re.compile(
+    "(alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho|"
+    "sigma|tau|upsilon|phi|chi|psi|omega)[0-9]+(-[a-z]+){1,3}"
+)
+
+
+def name_from(*fields: str) -> Callable[[], str]:
+    """Return a function for `@flow(flow_run_name=…)`, e.g. of `tiny · ppo.kl_coef=0.1`.
+
+    Args:
+        fields: parameters of the flow that are shown first, joined by spaces.
+    """
+
+    def name() -> str:
+        typed = flow_run.name
+        if typed and not is_generated(typed):
+            return typed
+        return describe(flow_run.parameters, fields)
+
+    return name
+
+
+def describe(parameters: Mapping[str, object], fields: tuple[str, ...]) -> str:
+    """Return a name made of the given fields, the overrides and the forced steps."""
+    changes = [f"{key}={_text(value)}" for key, value in _flat(parameters.get("overrides"))]
+    shown = changes[:MAX_CHANGES]
+    if len(changes) > MAX_CHANGES:
+        shown.append(f"{len(changes) - MAX_CHANGES} more")
+    force = parameters.get("force")
+    if force:
+        steps = [str(step) for step in force] if isinstance(force, list | tuple) else []
+        shown.append(" ".join(["force", ",".join(steps)]).strip())
+    name = " · ".join([" ".join(str(parameters[field]) for field in fields), *shown])
+    return name if len(name) <= MAX_LENGTH else name[: MAX_LENGTH - 1] + "…"
+
+
+def is_generated(name: str) -> bool:
+    """Return whether Prefect made up this name, e.g. `brave-otter`, or `sigma4-vega` in its form.
+
+    One in nine names of the form has no number, e.g. `beta-vega`. They count as typed, as
+    `beta-test` would be.
+    """
+    first, _, second = name.partition("-")
+    return {first, second} <= _vocabulary() or _STAR.fullmatch(name) is not None
+
+
+@cache
+def _vocabulary() -> frozenset[str]:
+    return frozenset(word for words in word_lists.values() for word in words.get("words", ()))
+
+
+def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+    elif prefix and value != {}:  # what a form sends for a block that was opened and left empty
+        yield prefix, value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
