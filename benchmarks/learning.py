@@ -1,20 +1,20 @@
-"""Show that training works, on real data, beside what a user would pick instead.
+"""Show that training works: compare trained models with simple baselines, on real data.
 
-    python -m benchmarks.learning                 # all of it, 5 to 15 minutes on one core
-    python -m benchmarks.learning reward process  # parts of it
+    python -m benchmarks learning                 # all parts, 5 to 15 minutes on one core
+    python -m benchmarks learning reward process  # some parts
 
-SFT against its start, reward models against a bag of words on the same pairs, preference losses
-against their start, a process reward model against the majority class. Needs the shared data
-(RATCHET_SHARED, or a folder `shared` beside the repository).
+SFT and the preference losses are compared with the model before training, reward models with a bag
+of words on the same pairs, and a process reward model with the majority class. Needs the shared
+data (RATCHET_SHARED, or a folder `shared` next to the repository).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,22 +33,17 @@ from benchmarks.learning_baselines import (
     share_with_interval,
 )
 from benchmarks.learning_measures import judged, policy_margins, reward_margins
-from stages.runtime.store import Manifest, Store
+from stages.runtime.manifest import Manifest
+from stages.runtime.store import Store
 from tests.stages.running import finish
 
 BASELINES = {1: "bag of words", 2: "words and pairs of words"}
 ONE_STEP = 0.01
-"""Epochs of SFT on the training pairs' responses, which make a policy of the random weights."""
+"""Epochs of SFT, i.e. one step, to make a policy from random weights for the reward model."""
 
 
-def main() -> None:
-    """Run the parts that were asked for and print their tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="all if none is named")
-    parser.add_argument("--store", type=Path, help="keeps what is trained; a temporary folder")
-    arguments = parser.parse_args()
+def run(arguments: Namespace) -> None:
+    """Run the selected parts and print their tables."""
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     root = arguments.store or Path(tempfile.mkdtemp(prefix="ratchet-learning-"))
@@ -60,13 +55,13 @@ def main() -> None:
 
 
 def shared_data() -> Path:
-    """Where the real data is."""
+    """Return the folder of the real data."""
     beside = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("RATCHET_SHARED", beside)) / "data"
 
 
 def sft(data: Path, root: Path) -> Iterator[str]:
-    """Held-out loss of SFT on real instructions."""
+    """Measure the held-out loss before and after SFT on real instructions."""
     task = recipes.instructions(data)
     train, heldout = task.write(root / "sft")
     config = {
@@ -85,10 +80,10 @@ def sft(data: Path, root: Path) -> Iterator[str]:
 
 
 def reward(data: Path, root: Path) -> Iterator[str]:
-    """Reward models beside a bag of words on the same pairs, and beside a harder baseline."""
+    """Compare reward models with a bag of words and with a stronger baseline, on the same pairs."""
     yield (
-        "| data | pairs, held out | reward model | beside | has | difference | McNemar p | "
-        "it is |\n|---|---|---|---|---|---|---|---|"
+        "| data | pairs, held out | reward model | baseline | accuracy of the baseline "
+        "| difference | McNemar p | settings of the baseline |\n|---|---|---|---|---|---|---|---|"
     )
     for name, recipe in recipes.REWARD_RECIPES.items():
         folder, task = root / name, recipe.rows(data)
@@ -110,7 +105,7 @@ def train_reward(
     """Train a reward model from scratch.
 
     Returns:
-        Its directory, and the held-out pairs as a source.
+        Its directory, and the held-out pairs as the `data` of a config.
     """
     task = recipe.rows(data)
     train, heldout = task.write(folder)
@@ -135,7 +130,7 @@ def train_reward(
 
 
 def preference(data: Path, root: Path) -> Iterator[str]:
-    """Each preference loss raises the margin of held-out pairs over its own start."""
+    """Measure for each preference loss how much it raises the margins of held-out pairs."""
     store, task = Store(root / "store"), recipes.polite(data)
     train, heldout = task.write(root / "preference")
     start = short_sft(data, root / "preference", store, task)
@@ -159,7 +154,7 @@ def preference(data: Path, root: Path) -> Iterator[str]:
 
 
 def short_sft(data: Path, folder: Path, store: Store, task: recipes.Task) -> Manifest:
-    """Teach the pretrained model to answer, for half an epoch."""
+    """Fine-tune the pretrained model on the chosen responses for half an epoch."""
     spoken = recipes.write_rows(folder / "spoken.jsonl", recipes.chosen_side(task.train))
     config = {
         "base": recipes.story_model(data),
@@ -173,7 +168,7 @@ def short_sft(data: Path, folder: Path, store: Store, task: recipes.Task) -> Man
 def train_preference(
     name: str, start: Manifest, store: Store, data: Mapping[str, object], **training: Any
 ) -> Manifest:
-    """Fit the start to pairs by one of the losses; `training` replaces settings of the recipe."""
+    """Train the policy `start` on pairs with a loss; `training` replaces settings of the recipe."""
     settings = recipes.training(1, recipes.PREFERENCE_RATES[name]) | training
     loss = {"name": name, **recipes.LOSS_SETTINGS.get(name, {})}
     config = {"loss": loss, **data, "training": settings}
@@ -182,9 +177,9 @@ def train_preference(
 
 
 def process(data: Path, root: Path) -> Iterator[str]:
-    """A process reward model beside the majority class."""
+    """Compare a process reward model with the majority class (always right)."""
     yield (
-        "| steps of | labelled, held out | accuracy | always right | difference | balanced "
+        "| steps of | labelled, held out | accuracy | baseline | difference | balanced "
         "| McNemar p |\n|---|---|---|---|---|---|---|"
     )
     store, folder = Store(root / "store"), root / "process"
@@ -226,6 +221,3 @@ def train_process(
 
 
 PARTS = {"sft": sft, "reward": reward, "preference": preference, "process": process}
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""A bag of words on preference pairs, and intervals for what is compared with it."""
+"""A bag-of-words baseline on preference pairs, and statistics for comparisons with it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class BagOfWords:
     """A fitted baseline.
 
     Attributes:
-        description: which features and strength won the cross-validation.
-        validation_accuracy: of the winner, over the folds.
-        margins: chosen minus rejected of each held-out pair.
+        description: features and regularisation with the best result in the cross-validation.
+        validation_accuracy: mean accuracy of this best result over the folds.
+        margins: score of chosen minus score of rejected, for each held-out pair.
     """
 
     description: str
@@ -61,11 +61,17 @@ def bag_of_words(
     folds: int = 5,
     strengths: Sequence[float] = STRENGTHS,
 ) -> BagOfWords:
-    """Fit a logistic regression to differences of counts, both signs of each pair.
+    """Fit a logistic regression to feature differences; each pair is used with both signs.
 
-    Counts, presence or tf-idf, and the strength of the penalty, are chosen by cross-validation on
-    the training pairs; pairs of one prompt stay together. A bag of words has `longest` 1; with 2
-    it also has pairs of neighbouring words, so it is more than a bag of words.
+    Cross-validation on the training pairs chooses the features (counts, presence or tf-idf) and the
+    strength of the regularisation; pairs with the same prompt are in the same fold.
+
+    Args:
+        train: training pairs.
+        heldout: held-out pairs.
+        longest: longest n-gram; 1 is a bag of words, 2 also has pairs of neighbouring words.
+        folds: number of folds of the cross-validation.
+        strengths: values of C to try.
     """
     texts = [_said(row[side]) for row in train for side in ("chosen", "rejected")]
     labels = np.repeat([1, 0], len(train))
@@ -106,19 +112,19 @@ def _said(messages: Sequence[Mapping[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """A number with its 95 % interval."""
+    """A number with its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        """As `0.930 [0.880, 0.970]`."""
+        """Text in this form: `0.930 [0.880, 0.970]`."""
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 def mean_with_interval(values: Sequence[float] | Vector) -> Interval:
-    """Mean of independent values, or of paired differences, by a percentile bootstrap."""
+    """Mean of independent values or paired differences, with a percentile bootstrap interval."""
     found = np.asarray(values, dtype=np.float64)
     draws = np.random.default_rng(0).integers(len(found), size=(RESAMPLES, len(found)))
     low, high = np.quantile(found[draws].mean(axis=1), [0.025, 0.975])
@@ -134,11 +140,11 @@ def share_with_interval(hits: Sequence[bool] | NDArray[np.bool_]) -> Interval:
 
 
 def mcnemar(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> float:
-    """P-value (two-sided, exact) that two judges of the same pairs are equally good."""
+    """P-value (two-sided, exact) of McNemar's test that two classifiers are equally good."""
     wins, losses = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
     return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def balanced_accuracy(says_right: NDArray[np.bool_], is_right: NDArray[np.bool_]) -> float:
-    """Mean of the shares of right and of wrong steps that are recognised."""
+    """Mean of two recalls: of the right steps and of the wrong steps."""
     return float((says_right[is_right].mean() + (~says_right[~is_right]).mean()) / 2)

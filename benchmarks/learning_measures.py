@@ -34,7 +34,7 @@ def reward_margins(directory: Path, source: Mapping[str, Any]) -> Vector:
 
 
 def policy_margins(directory: Path, source: Mapping[str, Any], *, per_token: bool) -> Vector:
-    """Log-probability of the chosen minus that of the rejected response, in nats."""
+    """Log-probability of the chosen minus the rejected response, in nats or nats per token."""
     model = hub.freeze(hub.load_policy(directory))
 
     def both(batch: Any) -> torch.Tensor:
@@ -50,9 +50,10 @@ def policy_margins(directory: Path, source: Mapping[str, Any], *, per_token: boo
 def judged(
     directory: Path, source: Mapping[str, Any]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """What a process reward model says of each labelled step, and what is true: right or not."""
+    """Return whether each labelled step is right: by a process reward model, and by its label."""
     model, tokenizer = hub.load_step_model(directory), hub.load_tokenizer(directory)
-    rows = encode_solutions(tokenizer, solutions(_source(source)), max_tokens=NO_LIMIT)
+    found = encode_solutions(tokenizer, solutions(_source(source)), max_tokens=NO_LIMIT)
+    rows = [solution for _, solution in found]
     steps = LabelledSolutions(rows, chat.pad_id(tokenizer), model.device)
     scores, labels = judged_steps(model, steps, budget_tokens=BUDGET)
     return (scores > 0).numpy(), (labels > 0.5).numpy()

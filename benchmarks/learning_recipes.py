@@ -1,6 +1,6 @@
-"""What is trained to show that training works, on which rows, and with which settings.
+"""Data, models and settings of the runs that show that training works.
 
-Shared by `benchmarks/learning.py`, which runs all of it, and `tests/learning`, which runs a part.
+Shared by `benchmarks/learning.py`, which does all runs, and `tests/learning`, which does some.
 The settings of the reward models were chosen by cross-validation over training pairs.
 """
 
@@ -26,12 +26,12 @@ SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<user>", "<assistant>"]
 
 @dataclass(frozen=True)
 class Task:
-    """Rows to fit and rows to be judged on.
+    """Training rows and held-out rows of a dataset.
 
     Attributes:
-        name: of the file.
-        train: rows that may be used for everything but the judgement.
-        heldout: no row, question or prompt of them is in `train`.
+        name: name of the file.
+        train: rows for training and for the choice of settings.
+        heldout: rows for the evaluation; none of their questions or prompts is in `train`.
     """
 
     name: str
@@ -60,7 +60,7 @@ def write_rows(path: Path, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def split_by(rows: Sequence[Row], key: Callable[[Row], Any], *, name: str) -> Task:
-    """Hold a fifth of the groups out, whole groups at a time, by a fixed shuffle."""
+    """Hold out a fifth of the groups, chosen with a fixed seed; rows with one key are a group."""
     groups = sorted({json.dumps(key(row)) for row in rows})
     random.Random(0).shuffle(groups)
     heldout = set(groups[: round(HELDOUT_SHARE * len(groups))])
@@ -71,24 +71,24 @@ def split_by(rows: Sequence[Row], key: Callable[[Row], Any], *, name: str) -> Ta
 
 
 def polite(data: Path) -> Task:
-    """Polite against impolite answers, written by a model."""
+    """Pairs of a polite and an impolite answer, written by a model."""
     return _published(data, "rasbt_polite_impolite")
 
 
 def harmless(data: Path) -> Task:
-    """HH-RLHF harmless-base, judged by people."""
+    """HH-RLHF harmless-base; people chose the better responses."""
     return _published(data, "hh_rlhf_harmless_base")
 
 
 def arithmetic(data: Path) -> Task:
-    """Correct against wrong GSM8K solutions; no question is in both parts."""
+    """Pairs of a correct and a wrong GSM8K solution; no question is in both parts."""
     rows = read_rows(data / "preference/gsm8k_model_solutions_pairs.jsonl.gz")
     plain = [{k: row[k] for k in ("prompt", "chosen", "rejected", "question_id")} for row in rows]
     return split_by(plain, lambda row: row["question_id"], name="gsm8k_model_solutions_pairs")
 
 
 def mistakes(data: Path, *tasks: str) -> Task:
-    """Chains of steps of which the first wrong one is marked; no prompt is in both parts."""
+    """Solutions whose first wrong step is marked; no prompt is in both parts."""
     rows = read_rows(data / "process/bigbench_mistake.jsonl.gz")
     chosen = [row for row in rows if not tasks or row["task"] in tasks]
     plain = [{k: row[k] for k in ("prompt", "steps", "step_labels", "task")} for row in chosen]
@@ -96,7 +96,7 @@ def mistakes(data: Path, *tasks: str) -> Task:
 
 
 def instructions(data: Path) -> Task:
-    """Questions and answers of a book."""
+    """Questions and answers from a book."""
     folder = data / "instruction"
     train, test = (folder / f"rasbt_instructions.{part}.jsonl.gz" for part in ("train", "test"))
     return Task("rasbt_instructions", read_rows(train), read_rows(test))
@@ -108,7 +108,7 @@ def _published(data: Path, name: str) -> Task:
 
 
 def texts_of(rows: Iterable[Row]) -> list[str]:
-    """All that is said in rows of any kind."""
+    """Return all texts in rows of any kind."""
     messages = ("prompt", "chosen", "rejected", "messages")
     said = [m["content"] for row in rows for name in messages for m in row.get(name, ())]
     return said + [step for row in rows for step in row.get("steps", ())]
@@ -121,6 +121,7 @@ def training(epochs: float, learning_rate: float, **settings: Any) -> dict[str, 
         "epochs": epochs,
         "batch_size": 16,
         "max_tokens": 512,
+        "unknown_limit": 1.0,  # the model of stories lacks signs, the scratch models rare words
         "optimizer": optimizer,
     } | settings
 
@@ -131,11 +132,11 @@ class RewardRecipe:
 
     Attributes:
         task: data folder -> the pairs.
-        layers: of a Llama of width 64 with random weights.
+        layers: layers of a Llama of width 64 with random weights.
         settings: `training` of the reward model.
-        vocabulary_size: tokens of its tokenizer; rarer words are all one token. A small one is
-            the strongest guard against overfitting that was found.
-        response_only: whether the prompt is left out, as a bag of words of responses does.
+        vocabulary_size: tokens of its tokenizer; rarer words become the unknown token. Of all
+            settings, a small vocabulary prevents overfitting best.
+        response_only: whether the prompt is left out, so that the model sees only the responses.
     """
 
     task: Callable[[Path], Task]
@@ -169,23 +170,23 @@ PROCESS_TASKS = ("tracking_shuffled_objects", "multistep_arithmetic", "logical_d
 STORY_TEMPLATE = "User: {}\nAssistant: "
 PREFERENCE_RATES = {"dpo": 3e-4, "ipo": 3e-4, "simpo": 3e-4, "orpo": 1e-3, "kto": 3e-4}
 LOSS_SETTINGS = {"orpo": {"beta": 1.0}}
-"""ORPO's default of 0.1 leaves nearly all of its gradient to the likelihood of the chosen side."""
+"""With ORPO's default beta of 0.1, nearly all of the gradient comes from the NLL term."""
 PER_TOKEN = ("ipo", "simpo", "orpo")
-"""Losses that look at log-probabilities per token."""
+"""Losses that use log-probabilities per token."""
 
 
 def both_sides(rows: Iterable[Row]) -> list[Row]:
-    """Demonstrations of chosen and rejected responses, to learn the language of the pairs."""
+    """Return the chosen and rejected responses as demonstrations."""
     return [{"messages": r["prompt"] + r[side]} for r in rows for side in ("chosen", "rejected")]
 
 
 def chosen_side(rows: Iterable[Row]) -> list[Row]:
-    """Demonstrations of the chosen responses."""
+    """Return the chosen responses as demonstrations."""
     return [{"messages": row["prompt"] + row["chosen"]} for row in rows]
 
 
 def whole_solutions(rows: Iterable[Row]) -> list[Row]:
-    """Demonstrations of the solutions, right or wrong."""
+    """Return the solutions, right or wrong, as demonstrations."""
     return [{"prompt": r["prompt"], "response": "\n".join(r["steps"])} for r in rows]
 
 
@@ -204,8 +205,8 @@ def make_scratch_base(
 ) -> dict[str, Any]:
     """Write a Llama with random weights and a tokenizer of the rows' words; return it as `base`.
 
-    The words are those that a bag of words would have: letters, numbers, runs of punctuation, in
-    lower case, and `.0` by itself.
+    Words are in lower case: sequences of letters, of digits (also after a point, e.g. `.0`) or of
+    punctuation, as in a bag of words.
     """
     words = Tokenizer(models.WordLevel(unk_token="<unk>"))
     words.normalizer = normalizers.Lowercase()

@@ -1,32 +1,26 @@
-"""The numbers of a lifecycle, from its newest report: what each step improved, and what it took.
+"""Results and times of the steps of a lifecycle, from its newest report.
 
-    eval "$(ratchet env)" && python benchmarks/lifecycle.py tiny
+    eval "$(ratchet env)" && python -m benchmarks lifecycle tiny
 
-Runs `prefect deployment run full-rlhf/<preset> --watch` twice first unless `--report-only` is
-given, and prints the wall-clock time of both runs (the second one finds everything done) and a
-Markdown table.
+First runs `prefect deployment run full-rlhf/<preset> --watch` twice and prints the wall-clock time
+of both runs; the second run reuses all results of the first. With `--report-only` it skips these
+runs. Then prints a Markdown table.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 
-def main() -> None:
+def run(arguments: Namespace) -> None:
     """Run, measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("preset")
-    parser.add_argument("--report-only", action="store_true")
-    arguments = parser.parse_args()
     if not arguments.report_only:
         for name in ("first", "second"):
             print(f"{name} run: {_run(arguments.preset):.0f} s")
@@ -58,7 +52,3 @@ def _newest_summary(preset: str) -> dict[str, Any]:
     )
     summaries = (json.loads(path.read_text()) for path in newest_first)
     return next(s for s in summaries if s["lifecycle"] == preset)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,17 +1,17 @@
-"""Rollout engines side by side: tokens per second of vLLM against transformers `generate`.
+"""Compare rollout engines: tokens per second of vLLM and of transformers' `generate`.
 
-    python benchmarks/rollouts.py [--repeats 5] [--threads 2]
+    python -m benchmarks rollouts [--repeats 5] [--threads 2]
 
-Both sample the same number of tokens from the same random model, at the same batch sizes, in turn,
-in one process. The model never ends a response, so both do the same work. Prints one Markdown
-table: medians, and the ratio of each repeat as median [smallest, largest].
+Both sample the same number of tokens from the same random model with the same batch sizes, one
+after the other in one process. The model never ends a response, so both do the same work. Prints
+one Markdown table: medians, and the ratio of each repeat as median [smallest, largest].
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -30,14 +30,8 @@ RESPONSE_TOKENS = 64
 BATCHES = (1, 8, 64, 256)
 
 
-def main() -> None:
+def run(arguments: Namespace) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         policy, tokenizer = _make_policy(Path(folder))
@@ -97,7 +91,3 @@ def _prompt(tokenizer: Any, number: int) -> Prompt:
     return encode_prompt(
         tokenizer, str(number), [{"role": "user", "content": f"word{number} word7 word11"}]
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,26 @@
-"""What a process of ours costs before it does anything: stages, a flow, `ratchet --help`.
+"""Start-up times of Ratchet's processes: stages, a flow, `ratchet --help`.
 
-    python -m benchmarks.startup [--repeats 5] [--beside <another checkout>]
+    python -m benchmarks startup [--repeats 5] [--beside <another checkout>]
 
-Each stage is `python -m stages request.json` with next to nothing to do: 24 rows of the café, a
-policy of 0.1M parameters, one thread. Two rows are for comparison, since no process that trains a
-transformers model can take less: torch, and transformers' model classes. Every command runs in
-turn with the others, in this checkout and in the other one. Prints a Markdown table of medians, as
-seconds on the clock and seconds of the processor (user and system, children too).
+Each stage is `python -m stages request.json` with very little work: 24 rows of the café, a policy
+of 0.1M parameters, one thread. Two commands import only torch, or also transformers' model classes.
+They are lower bounds, because every process that trains a transformers model imports these. Rows
+with `forked` are stages of a fork server (`RATCHET_FORK_SERVER`), which the untimed first repeat
+starts. All commands run one after the other, in this checkout and in the other one. Prints a
+Markdown table of medians: wall-clock seconds and CPU seconds (user and system, including child
+processes; of a forked stage as the log of its server tells).
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -43,24 +46,20 @@ COMMANDS = {
 }
 
 
-def main() -> None:
+def run(arguments: Namespace) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--beside", type=Path, help="a checkout to measure too")
-    arguments = parser.parse_args()
     checkouts = [ROOT, *([arguments.beside.resolve()] if arguments.beside else [])]
     with tempfile.TemporaryDirectory() as folder:
         requests = _requests(Store(Path(folder, "store")))
-        rows = [*COMMANDS, *requests]
+        forked = {f"{name}, forked": name for name in requests}
+        rows = [*COMMANDS, *requests, *forked]
         found: dict[tuple[str, Path], list[tuple[float, float]]] = {}
-        for _ in range(arguments.repeats + 1):  # the first one fills the caches of the disk
+        for _ in range(arguments.repeats + 1):  # the first repeat fills the disk caches
             for row in rows:
                 for checkout in checkouts:
-                    command = COMMANDS.get(row) or ("-m", "stages", str(_fresh(requests[row])))
-                    found.setdefault((row, checkout), []).append(_run(command, checkout))
+                    servers = Path(folder, "servers") if row in forked else None
+                    command = COMMANDS.get(row) or _stage(requests[forked.get(row, row)])
+                    found.setdefault((row, checkout), []).append(_run(command, checkout, servers))
     head = "".join(f" {checkout.name}: wall | CPU |" for checkout in checkouts)
     print(f"| what |{head}\n|---|{'---|---|' * len(checkouts)}")
     for row in rows:
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 def _requests(store: Store) -> Mapping[str, Path]:
-    """Requests of stages that have next to nothing to do."""
+    """Write requests of stages that have very little work."""
     sft: Mapping[str, Any] = {**SFT, "training": TRAINING}
     policy = finish(store, "sft", {**sft, "seed": 1})
 
@@ -88,39 +87,53 @@ def _requests(store: Store) -> Mapping[str, Path]:
     }
 
 
-def _fresh(request: Path) -> Path:
-    """Forget what an earlier run of the request made."""
+def _stage(request: Path) -> Sequence[str]:
+    """Delete the results of earlier runs of the request, and return its command."""
     (request.parents[2] / "manifest.json").unlink(missing_ok=True)
     for path in request.parent.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path != request:
             path.unlink()
-    return request
+    return ("-m", "stages", str(request))
 
 
-def _run(command: Sequence[str], checkout: Path) -> tuple[float, float]:
-    """Seconds on the clock and of the processor."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+def _run(command: Sequence[str], checkout: Path, servers: Path | None) -> tuple[float, float]:
+    """Run a command; return its wall-clock seconds and CPU seconds."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(checkout),
+        "OMP_NUM_THREADS": "1",
+        "RATCHET_FORK_SERVER": str(servers or ""),
+    }
+    before = _forked_seconds(servers)
     began = time.perf_counter()
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
-            [sys.executable, *command], cwd=checkout, env=environment, stdout=output, stderr=output
+            [sys.executable, *command],
+            cwd=checkout,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode != 0:
             output.seek(0)
             raise SystemExit(
-                f"{command} ended with {process.returncode}:\n{output.read().decode()}"
+                f"{command} failed with exit code {process.returncode}:\n{output.read().decode()}"
             )
-    return time.perf_counter() - began, usage.ru_utime + usage.ru_stime
+    seconds = time.perf_counter() - began
+    return seconds, usage.ru_utime + usage.ru_stime + _forked_seconds(servers) - before
+
+
+def _forked_seconds(servers: Path | None) -> float:
+    """Return the CPU seconds of all stages that have been forked so far."""
+    logs = "".join(log.read_text() for log in servers.glob("*.log")) if servers else ""
+    return sum(map(float, re.findall(r"after (\S+) s of CPU time", logs)))
 
 
 def _cells(times: Sequence[tuple[float, float]]) -> str:
     walls, processor = zip(*times, strict=True)
     return f" {median(walls):.2f} | {median(processor):.2f} |"
-
-
-if __name__ == "__main__":
-    main()

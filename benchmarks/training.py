@@ -1,26 +1,26 @@
-"""Training side by side: tokens per second of Ratchet and of TRL's trainers.
+"""Compare training: tokens per second of Ratchet and of TRL's trainers.
 
-    python benchmarks/training.py DATA [--repeats 5] [--steps 12] [--threads 2]
+    python -m benchmarks training DATA [--repeats 5] [--steps 12] [--threads 2]
 
-DATA is a folder with the files of `ROWS` and a small pretrained model. Both sides start from the
-same weights and make the same optimizer steps on the same token ids (TRL's own), batch by batch,
-in fp32, in one process, in turn. Neither evaluates, saves or writes curves. Both have
-settings that cut a batch without changing what is trained; each is tried once, and the fastest of
-each side is measured.
+DATA is a folder with the files of `ROWS` and a small pretrained model. Both libraries start from
+the same weights and make the same optimizer steps on the same batches of token ids (from TRL's
+tokenisation), in fp32, one after the other in one process. Neither evaluates, saves or writes
+curves. Both have settings that split a batch into micro-batches without an effect on the result.
+Each setting is tried once, and the fastest one of each library is measured.
 
-Tokens are those of the rows, padding not counted, each once: a prompt that Ratchet computes once
-for two responses counts twice, as it does for TRL. Time is that of the steps, and of the
-reference's log-probabilities where there is a reference. Prints one Markdown table: medians, and
-the ratio of each repeat as median [smallest, largest]; and the first losses, which must agree.
+The token count excludes padding. A prompt that Ratchet computes once for two responses counts
+twice, for both libraries. The time includes the steps and, if there is a reference, its
+log-probabilities. Prints one Markdown table: medians, the ratio of each repeat as median [smallest,
+largest], and the first losses, which must agree.
 
-`--clock cpu --threads 1` counts the process's own CPU seconds: for a machine that is not idle.
+`--clock cpu --threads 1` measures CPU seconds of the process, for a machine that is not idle.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ from statistics import median
 from typing import Any, TypeVar
 
 import torch
-from training_rows import ROWS, load_texts, start
-from training_trl import Task, Variant
 
+from benchmarks.training_rows import ROWS, load_texts, start
+from benchmarks.training_trl import Task, Variant
 from stages.batches.micro_batches import (
     Collator,
     Examples,
@@ -61,7 +61,7 @@ BETA = 0.1
 COMPARED_STEPS = 3
 LOSS_TOLERANCE = 1e-3
 BUDGETS = (1024, 2048, 4096)
-"""What is tried of `training.micro_batch_tokens`."""
+"""Values of `training.micro_batch_tokens` to try."""
 HEADER = (
     "| row | model | Ratchet tokens/s | TRL tokens/s | ratio | first losses, and largest gap "
     "| micro_batch_tokens | TRL's setting |\n|---|---|---|---|---|---|---|---|"
@@ -79,37 +79,24 @@ class Timed:
     """One training run.
 
     Attributes:
-        seconds: of all that is timed.
-        losses: of each step.
+        seconds: time of the steps and of the reference's log-probabilities.
+        losses: loss of each step.
     """
 
     seconds: float
     losses: Sequence[float]
 
 
-def main() -> None:
+def run(arguments: Namespace) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--max-tokens", type=int, default=384)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--rows", default=",".join(ROWS))
-    parser.add_argument("--models", default="tinystories,scratch")
-    arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(HEADER, flush=True)
     for model in arguments.models.split(","):
-        for name in arguments.rows.split(","):
+        for name in arguments.rows.split(",") if arguments.rows else ROWS:
             print(_line(name, model, arguments), flush=True)
 
 
-def _line(name: str, model_name: str, arguments: argparse.Namespace) -> str:
+def _line(name: str, model_name: str, arguments: Namespace) -> str:
     row, batch_size = ROWS[name], arguments.batch_size
     training = TrainingConfig(batch_size=batch_size, max_tokens=arguments.max_tokens)
     size = arguments.steps * batch_size
@@ -152,19 +139,19 @@ def _line(name: str, model_name: str, arguments: argparse.Namespace) -> str:
 
 
 def _fastest(run: Callable[[T], Timed], settings: Sequence[T]) -> T:
-    """Try each setting once, after the first one has warmed up."""
+    """Run each setting once, after a warm-up run, and return the fastest one."""
     run(settings[0])
     return min(settings, key=lambda setting: run(setting).seconds)
 
 
 def _compared(name: str, pairs: Sequence[tuple[Timed, Timed]], tokens: int) -> str:
-    """Rates, ratio and first losses of runs that were made in turn."""
+    """Return rates, ratio and first losses of alternating runs, as cells of the table."""
     mine, other = (run.losses[:COMPARED_STEPS] for run in pairs[-1])
     gap = max(abs(a - b) for a, b in zip(mine, other, strict=True))
     if gap > LOSS_TOLERANCE:
         raise SystemExit(
             f"{name}: expected the same losses, found {mine} in Ratchet and {other} in TRL: "
-            "the two sides train different things"
+            "the two runs are not equivalent, so their times cannot be compared"
         )
     ratios = [theirs.seconds / ours.seconds for ours, theirs in pairs]
     rates = [
@@ -177,15 +164,16 @@ def _compared(name: str, pairs: Sequence[tuple[Timed, Timed]], tokens: int) -> s
 
 @dataclass(frozen=True)
 class _Work:
-    """What the stages do between reading data and saving the model.
+    """The work of a stage between reading data and saving the model.
 
     Attributes:
         model: trained in place.
-        items: an item's sequences: one, or chosen and rejected, or a response and a mismatched one.
-        labels: whether a response is desirable.
-        training: batch size and micro-batches.
-        pad_id: for padding.
-        clock: seconds.
+        items: sequences of each item: one, or chosen and rejected, or for KTO a response and a
+            mismatched response.
+        labels: whether each response is desirable.
+        training: batch size and size of micro-batches.
+        pad_id: token id for padding.
+        clock: returns the time in seconds.
     """
 
     model: Any
@@ -213,18 +201,18 @@ class _Work:
         return Timed(self.clock() - began, losses)
 
     def sft(self) -> Prepared:
-        """As stages/sft.py."""
+        """Prepare SFT, as stages/sft.py does."""
         examples = Examples([example for (example,) in self.items], self.pad_id, CPU)
         return supervised, micro_batches(examples, self.training, seed=SEED)
 
     def reward_model(self) -> Prepared:
-        """As stages/reward_model.py."""
+        """Prepare a reward model, as stages/reward_model.py does."""
         pairs = self._pairs(sequence_scores)
         loss = partial(bradley_terry, centering_coef=0.0)
         return pairwise_reward(loss), micro_batches(pairs, self.training, seed=SEED)
 
     def dpo(self) -> Prepared:
-        """As stages/dpo.py."""
+        """Prepare DPO, as stages/dpo.py does."""
         row, pairs = PREFERENCE_LOSSES["dpo"], self._pairs(sequence_logprobs)
         known = self._reference(pairs)
         loss = partial(row.function, beta=BETA, label_smoothing=0.0)
@@ -233,7 +221,7 @@ class _Work:
         return objective, micro_batches(known_pairs, self.training, seed=SEED)
 
     def kto(self) -> Prepared:
-        """As stages/kto.py."""
+        """Prepare KTO, as stages/kto.py does."""
         mismatched = [other for _, other in self.items]
         rows = [
             UnpairedExample(example, label)
@@ -248,18 +236,16 @@ class _Work:
 
     def _pairs(self, measure: Callable[[Any, Batch], torch.Tensor]) -> Pairs:
         pairs = [Pair(chosen, rejected) for chosen, rejected in self.items]
-        shares = sharing_pays(self.model, pairs, self.pad_id, measure)
+        shares = sharing_pays(
+            self.model, pairs, self.pad_id, measure, is_sum=measure is sequence_logprobs
+        )
         return Pairs(pairs, self.pad_id, CPU, shares_prompts=shares)
 
     def _reference(self, collator: Collator[MicroBatch]) -> torch.Tensor:
-        """Log-probabilities before the first step."""
+        """Compute the log-probabilities before the first step."""
         return over_all(
             collator,
             lambda batch: sequence_logprobs(self.model, batch.batch),
             budget_tokens=self.training.micro_batch_tokens,
             columns=2,
         )
-
-
-if __name__ == "__main__":
-    main()

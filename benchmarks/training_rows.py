@@ -1,4 +1,4 @@
-"""What `training.py` trains on: real rows of several kinds, and two small models."""
+"""Data and models of `training.py`: real rows of several kinds, and two small models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = scratch.Architecture(hidden_size=192, num_layers=4, num_heads=6, interme
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a method on a dataset."""
+    """One line of the table: a method and its dataset."""
 
     method: str
     file: str
@@ -54,9 +54,10 @@ def start(name: str, row: Row, data: Path, folder: Path) -> tuple[Any, Any]:
 def load_texts(
     row: Row, data: Path, tokenizer: Any, *, limit: int, max_tokens: int
 ) -> list[dict[str, Any]]:
-    """Return the first `limit` rows that fit, so that no side drops or cuts one.
+    """Return the first `limit` rows that fit, so that neither library drops or cuts a row.
 
-    KTO's mismatched responses may be longer than a row's own; half of `max_tokens` fits them.
+    For KTO a row must have fewer than half of `max_tokens` tokens, because the mismatched response
+    of another row may be longer than its own response.
     """
     fits = max_tokens // 2 if row.method == "kto" else max_tokens
     kept: list[dict[str, Any]] = []
@@ -74,7 +75,7 @@ def load_texts(
 
 
 def _texts(row: Row, data: Path) -> Iterator[dict[str, Any]]:
-    """Rows as prompt and responses in TRL's column names."""
+    """Yield rows as prompt and responses, with TRL's column names."""
     with gzip.open(data / row.file, "rt") as lines:
         for raw in map(json.loads, lines):
             if "messages" in raw:
@@ -90,7 +91,7 @@ def _texts(row: Row, data: Path) -> Iterator[dict[str, Any]]:
 
 
 def _response(message: dict[str, str]) -> str:
-    return " " + message["content"]  # a token may begin with the space, so it is the response's
+    return " " + message["content"]  # tokens often begin with a space, so the response has it
 
 
 def _rendered(messages: Sequence[dict[str, str]]) -> str:

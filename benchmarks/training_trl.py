@@ -1,4 +1,4 @@
-"""TRL's side of `training.py`; the only file that knows TRL's trainers."""
+"""TRL's runs of `training.py`; only this file uses TRL's trainers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ SIDES = ("chosen_ids", "rejected_ids")
 
 @dataclass(frozen=True)
 class Variant:
-    """A setting of TRL that does not change what is trained.
+    """A setting of TRL that has no effect on the result.
 
     Attributes:
-        accumulation: micro-batches of equal size that a batch is cut into.
+        accumulation: number of micro-batches of equal size in a batch.
         reference_first: whether the reference's log-probabilities are computed before training;
             None without a reference.
     """
@@ -39,7 +39,7 @@ class Variant:
     reference_first: bool | None = None
 
     def __str__(self) -> str:
-        """Words for the table."""
+        """Description for the table."""
         cut = f"{self.accumulation} micro-batch" + ("es" if self.accumulation > 1 else "")
         first = {None: "", True: ", reference first", False: ", reference in each step"}
         return cut + first[self.reference_first]
@@ -47,17 +47,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """What TRL trains.
+    """A training task for TRL.
 
     Attributes:
         method: a key of `PREFIXES`.
-        texts: rows in TRL's columns, in the order in which they are trained.
-        model: where each run starts; it is copied.
-        tokenizer: of the model.
+        texts: rows in TRL's columns, in the order of training.
+        model: model at the start; each run trains a copy.
+        tokenizer: tokenizer of the model.
         batch_size: rows per optimizer step.
-        max_tokens: more than the longest row has.
-        learning_rate: constant.
-        clock: seconds.
+        max_tokens: limit of a sequence, larger than the longest row.
+        learning_rate: constant learning rate.
+        clock: returns the time in seconds.
     """
 
     method: str
@@ -70,13 +70,13 @@ class Task:
     clock: Callable[[], float]
 
     def variants(self) -> list[Variant]:
-        """Return what TRL may be set to; KTO's baseline is the same only in one micro-batch."""
+        """Return the settings to try; KTO's baseline would change with several micro-batches."""
         cuts = [1] if self.method == "kto" else [n for n in (1, 4, 8) if self.batch_size % n == 0]
         firsts = (True, False) if self.method in ("dpo", "kto") else (None,)
         return [Variant(cut, first) for cut in cuts for first in firsts]
 
     def items(self) -> list[tuple[Example, ...]]:
-        """Return TRL's tokens of each row; for KTO the second sequence is the mismatched one.
+        """Return TRL's tokens of each row; for KTO the second sequence has a mismatched response.
 
         Raises:
             SystemExit: if TRL drops a row.
@@ -84,13 +84,13 @@ class Task:
         rows = list(self.trainer(self.variants()[-1]).train_dataset)
         if len(rows) != len(self.texts):
             raise SystemExit(f"TRL kept {len(rows)} of {len(self.texts)} rows; raise --max-tokens")
-        if self.method == "reward_model":  # its rows do not say where the prompt ends
+        if self.method == "reward_model":  # its rows do not contain the end of the prompt
             prompts = [self.tokenizer(text["prompt"])["input_ids"] for text in self.texts]
             return [_pair(row, prompt) for row, prompt in zip(rows, prompts, strict=True)]
         return [_item(self.method, row) for row in rows]
 
     def run(self, variant: Variant) -> tuple[float, list[float]]:
-        """Train; return seconds (of the steps and the reference) and the loss of each step."""
+        """Train; return the seconds of steps and reference, and the loss of each step."""
         trainer = self.trainer(variant)
         watch = _Watch(self.clock)
         trainer.add_callback(watch)
@@ -150,7 +150,7 @@ class Task:
 
 
 class _Watch(TrainerCallback):
-    """Time from the first step's beginning to the last one's end, without the set-up."""
+    """Measures the time from the start of the first step to the end of the last one."""
 
     began = seconds = 0.0
 
@@ -166,7 +166,7 @@ class _Watch(TrainerCallback):
 
 def _watched(trainer: Any, clock: Callable[[], float]) -> Any:
     class Watched(trainer):
-        """Counts the time of the reference's log-probabilities where they come first."""
+        """Measures the time of the reference's log-probabilities, if computed before training."""
 
         reference_seconds = 0.0
 
@@ -188,7 +188,7 @@ def _item(method: str, row: dict[str, Any]) -> tuple[Example, ...]:
 
 
 def _pair(row: dict[str, Any], prompt: Sequence[int]) -> tuple[Example, ...]:
-    size = 0  # tokens of the prompt that both sides begin with
+    size = 0  # number of prompt tokens that both sides begin with
     for ids in zip(prompt, *(row[side] for side in SIDES), strict=False):
         if len(set(ids)) > 1:
             break

@@ -1,24 +1,24 @@
-"""Data-parallel scaling of the plain engine, and what a checkpoint costs.
+"""Data-parallel scaling of the plain engine, and time and size of checkpoints.
 
-    python benchmarks/workers.py [--workers 2] [--repeats 5] [--steps 6]
+    python -m benchmarks workers [--workers 2] [--repeats 5] [--steps 6]
 
-Scaling: one process and `--workers` processes, one thread each, make the same optimizer steps on
-the same ragged rows (gloo, gradients added up once per step), in turn. Efficiency is
-seconds(1) / (workers * seconds(n)); on a machine with fewer free cores than workers it says
-nothing. The final weights of both must agree.
+Scaling: one process and then `--workers` processes, with one thread each, make the same optimizer
+steps on the same rows of different lengths (with gloo; gradients are added up once per step).
+Efficiency is seconds(1) / (workers * seconds(n)). It is meaningful only on a machine with at least
+one free core per worker. The final weights of both must agree.
 
-Checkpoints: time to save weights, optimizer and schedule (fsynced, with checksums) and to resume
-from them (checked), and the size on disk. Prints two Markdown tables: medians, as median
-[smallest, largest].
+Checkpoints: time to save weights, optimizer and schedule (fsynced, with checksums), time to resume
+from them (checksums are verified), and size on disk. Prints two Markdown tables with values as
+median [smallest, largest].
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import socket
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -43,18 +43,11 @@ BATCH_SIZE = 32
 MICRO_BATCH_TOKENS = 1024
 MAX_TOKENS = 256
 TOLERANCE = 1e-4
-"""Of the final weights: ranks add up in another order, and AdamW magnifies that."""
+"""For the final weights: several ranks sum in another order, and AdamW amplifies the rounding."""
 
 
-def main() -> None:
+def run(arguments: Namespace) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=6)
-    arguments = parser.parse_args()
     torch.set_num_threads(1)
     print("| model | parameters | 1 process, s per step | workers | s per step | efficiency |")
     print("|---|---|---|---|---|---|")
@@ -68,14 +61,16 @@ def main() -> None:
 # ------------------------------------------------------------------- scaling
 
 
-def _scaling_line(name: str, arguments: argparse.Namespace) -> str:
+def _scaling_line(name: str, arguments: Namespace) -> str:
     alone, together = [], []
     for _ in range(arguments.repeats):
         alone.append(_run(name, 1, arguments.steps))
         together.append(_run(name, arguments.workers, arguments.steps))
     gap = float((alone[0][1] - together[0][1]).abs().max())
     if gap > TOLERANCE:
-        raise SystemExit(f"expected the same weights from 1 and several workers, found {gap} apart")
+        raise SystemExit(
+            f"expected the same weights from 1 and several workers, found a difference of {gap}"
+        )
     one, several = [seconds for seconds, _ in alone], [seconds for seconds, _ in together]
     ratios = [a / (arguments.workers * b) for a, b in zip(one, several, strict=True)]
     size = sum(p.numel() for p in _model(name).parameters()) / 1e6
@@ -84,7 +79,7 @@ def _scaling_line(name: str, arguments: argparse.Namespace) -> str:
 
 
 def _run(name: str, workers: int, steps: int) -> tuple[float, torch.Tensor]:
-    """Seconds per step of the slowest rank, after one step, and the embedding at the end."""
+    """Return the slowest rank's seconds per step, after a warm-up step, and the final embedding."""
     with tempfile.TemporaryDirectory() as folder:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -113,7 +108,7 @@ def _work(rank: int, workers: int, name: str, steps: int, address: str, folder: 
 
 
 def _share(step: int, dist_info: DistInfo) -> Sequence[Batch]:
-    """One rank's micro-batches of a batch of ragged rows."""
+    """Return the micro-batches of one rank, of a batch of rows with different lengths."""
     draw = random.Random(step)
     rows = [_row(draw) for _ in range(BATCH_SIZE)]
     cuts = cut_by_tokens(
@@ -171,7 +166,3 @@ def _checkpoint_line(name: str, repeats: int) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     return f"{median(values):.3g} [{min(values):.3g}, {max(values):.3g}]"
-
-
-if __name__ == "__main__":
-    main()
