@@ -1,17 +1,27 @@
 # Ratchet's common tasks. `make` without a target lists them. All of them use .venv, which the first
 # one creates.
 
+SHELL = bash
 VENV = .venv
 PYTHON = python3
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 LOCK = requirements/cpu.txt
-WORKERS = 2
+DOCS_LOCK = requirements/docs.txt
+DOCS_STAMP = $(VENV)/.docs-installed
+WORKERS = 3
 COVERED = 95
 UV_COMPILE = $(BIN)/uv pip compile --quiet --no-header --annotation-style line \
-	--python-version 3.11 --python-platform x86_64-manylinux_2_35 $(UV_ARGS) pyproject.toml
+	--universal --python-version 3.11 $(UV_ARGS)
+# What each line of a lock file would repeat.
+EVERYWHERE = platform_machine == 'x86_64' and \
+	platform_python_implementation == 'CPython' and sys_platform == 'linux'
 ABREAST = -n $(WORKERS) --no-loadscope-reorder
+QUICK = -m "not services and not lifecycle and not slow and not gpu"
 HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
+# Of pip's output: one line for every 25 packages, and one when they are all downloaded.
+COUNTED = /^(Collecting|Processing|Requirement already)/ { if (++n % 25 == 0) print "venv: " n " of " all } \
+	/^Installing/ { print "venv: unpacking" } { fflush() }
 # tests/conftest.py assigns tests to the processes of ABREAST.
 # Variables that you can set:
 #   TORCH_INDEX  address of a package index with CPU builds of torch
@@ -20,7 +30,7 @@ HEAVY = torch, transformers, vllm, deepspeed, ray, prefect, mlflow, datasets
 #   UV_ARGS      more options for the resolver, e.g. --upgrade
 #   COVERED      percent of lines that `make coverage` expects
 
-.PHONY: help venv demo test unit coverage check format lock clean
+.PHONY: help venv demo test unit coverage check format docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -31,15 +41,17 @@ venv: $(STAMP) ## build or update .venv from requirements/cpu.txt
 # its CUDA build. The lock file is then installed without dependencies: it is complete, and its header
 # lists what is left out on purpose. The imports at the end verify the result.
 $(STAMP): $(LOCK) pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-		echo "venv: $(LOCK) is for Python 3.11, and $(PYTHON) is" >&2; $(PYTHON) --version >&2; \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+		echo "venv: $(LOCK) is for Python 3.11 to 3.13, and $(PYTHON) is" >&2; \
+		$(PYTHON) --version >&2; \
 		echo "venv: set PYTHON, e.g. 'make venv PYTHON=python3.11'" >&2; exit 1; }
 	@test -x $(BIN)/pip || { echo "venv: creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@torch=$$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' $(LOCK)); index="$(TORCH_INDEX)"; \
 	echo "venv: installing $$torch"; \
 	$(BIN)/pip install -q -c $(LOCK) $${index:+--extra-index-url "$$index"} "$$torch"
 	@echo "venv: installing the other packages of $(LOCK) (some minutes)"
-	@$(BIN)/pip install -q --no-deps -r $(LOCK)
+	@set -o pipefail; $(BIN)/pip install --no-deps -r $(LOCK) | \
+		awk -v all="$$(grep -c '^[^#].*==' $(LOCK))" '$(COUNTED)'
 	@echo "venv: installing ratchet itself"
 	@$(BIN)/pip install -q --no-deps --no-build-isolation -e .
 	@echo "venv: importing $(HEAVY)"
@@ -53,8 +65,8 @@ demo: venv ## run the whole lifecycle with a tiny model on this machine
 test: venv ## run every test (tests that need a GPU are skipped without one)
 	$(BIN)/pytest $(ABREAST) $(PYTEST_ARGS)
 
-unit: venv ## run only the tests that start no service
-	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
+unit: venv ## run only the quick tests
+	$(BIN)/pytest $(ABREAST) $(QUICK) $(PYTEST_ARGS)
 
 # The limit is of lines: coverage.py's own fail_under would count branches with them.
 coverage: venv ## run every test, report lines and branches; fails below COVERED % of lines
@@ -66,29 +78,40 @@ coverage: venv ## run every test, report lines and branches; fails below COVERED
 		/^TOTAL/ { found = 100 * (1 - $$3 / $$2) } \
 		END { printf "lines: %.1f %%, at least $(COVERED) %% expected\n", found; exit found < $(COVERED) }'
 
-check: venv ## check formatting, lint, types and import rules, run unit tests
+check: venv ## check formatting, lint, types and import rules, run the quick tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest $(ABREAST) -m "not services and not lifecycle and not gpu" $(PYTEST_ARGS)
+	$(BIN)/pytest $(ABREAST) $(QUICK) $(PYTEST_ARGS)
 
 format: venv ## format the code and apply safe lint fixes
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+docs: $(DOCS_STAMP) ## build the documentation as a site: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "docs: build/site/index.html"
+
+$(DOCS_STAMP): $(DOCS_LOCK) $(STAMP)
+	@echo "docs: installing the packages of $(DOCS_LOCK)"
+	@$(BIN)/pip install -q --no-deps -r $(DOCS_LOCK)
+	@touch $(DOCS_STAMP)
+
 # The resolver keeps the versions of the existing lock files unless UV_ARGS=--upgrade is given. The
 # resolver rewrites the files, so the recipe saves the header of each file first and restores it.
-lock: venv ## resolve both lock files in requirements/ again (UV_ARGS=--upgrade updates)
-	@for kind in cpu gpu; do \
+# docs.txt is the last, because its packages have the versions of cpu.txt where both have one.
+lock: venv ## resolve all lock files in requirements/ again (UV_ARGS=--upgrade updates)
+	@for kind in cpu gpu docs; do \
 		echo "lock: requirements/$$kind.txt"; \
 		lock=requirements/$$kind.txt; \
 		header=$$(sed -n '/^#/!q;p' $$lock); \
 		overrides=requirements/$$kind-overrides.txt; \
 		test -f $$overrides || overrides=; \
-		$(UV_COMPILE) --extra $$kind --extra dev $${overrides:+--overrides $$overrides} \
-			--output-file $$lock > /dev/null || exit 1; \
-		{ printf '%s\n\n' "$$header"; cat $$lock; } > $$lock.new; \
+		what="pyproject.toml --extra $$kind --extra dev $${overrides:+--overrides $$overrides}"; \
+		test $$kind != docs || what="--group docs --constraints $(LOCK)"; \
+		$(UV_COMPILE) $$what --output-file $$lock > /dev/null || exit 1; \
+		{ printf '%s\n\n' "$$header"; sed "s/ ; $(EVERYWHERE)//; s/ and $(EVERYWHERE)//; s/ *# via/  # via/" $$lock; } > $$lock.new; \
 		mv $$lock.new $$lock; \
 	done
 

@@ -7,15 +7,20 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+if TYPE_CHECKING:
+    from tests.tasks.real_services import MlflowServer
+
 _cache = tempfile.mkdtemp(prefix="ratchet-tests-")
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+# Of all processes of a run; another pytest that a test starts finds that of its parent.
+BEGAN_THE_RUN = os.environ.setdefault("RATCHET_TESTS_SHARED", _cache) == _cache
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_CACHE", _cache)  # read when `datasets` is imported
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -27,16 +32,17 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one core each
 multiprocessing.set_forkserver_preload(["torch", "transformers.models.llama.modeling_llama"])
 
 LIFECYCLE = "tests/lifecycle/"
+DEMO = ("tests/lifecycle/test_demo.py", "tests/lifecycle/test_documented_commands.py")
 
 
 class Schedule(LoadFileScheduling):
-    """A file is one piece of work, and so is the folder of lifecycles, which share their services.
+    """A file is one piece of work, and so are the files of `DEMO`.
 
     A lifecycle leaves a third of two cores idle; the other tests run in it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return LIFECYCLE if nodeid.startswith(LIFECYCLE) else super()._split_scope(nodeid)
+        return "demo" if nodeid.startswith(DEMO) else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,8 +52,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LIFECYCLE))
+    """The demo first, then what takes long, then what needs the finished demo, then the rest."""
+    is_long = {i.path for i in items if any(map(i.get_closest_marker, ("services", "slow")))}
+    items.sort(key=lambda item: _place(item, is_long))
+    for item in items:
+        if item.nodeid.startswith(LIFECYCLE):  # one of them waits for the whole demo
+            item.add_marker(pytest.mark.timeout(1800))
+
+
+def _place(item: pytest.Item, is_long: set[Path]) -> int:
+    if item.nodeid.startswith(DEMO):
+        return 0
+    if item.nodeid.startswith(LIFECYCLE):
+        return 2
+    return 1 if item.path in is_long else 3
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests marked `gpu` where there is none."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, and there is none")
+
+
+def pytest_sessionfinish() -> None:
+    """Stop the services of the demo, which all processes have used."""
+    if BEGAN_THE_RUN:
+        from tests.lifecycle.finished_demo import stop_services
+
+        stop_services()
 
 
 @pytest.fixture(scope="session")
@@ -99,6 +135,19 @@ def make_scalar_model(tokenizer: Any) -> Callable[..., Any]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture(scope="session")
+def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    """A real MLflow server; a test uses names of its own there."""
+    from tests.tasks.real_services import MlflowServer
+
+    server = MlflowServer(tmp_path_factory.mktemp("mlflow"))
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,19 @@ import pkgutil
 from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
 import training_core.algorithms
 from stages.configs.dpo_config import DpoConfig
+from stages.configs.ppo_config import PpoConfig
+from stages.configs.ppo_rules import HAS_GRADIENT_IN_LOSS
+from training_core.algorithms.aggregation import AGGREGATIONS
+from training_core.algorithms.corrections import CORRECTIONS
+from training_core.algorithms.estimators import ADVANTAGES
+from training_core.algorithms.kl import KL_ESTIMATORS
+from training_core.algorithms.policy_losses import POLICY_LOSSES
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES
+from training_core.algorithms.value_losses import VALUE_LOSSES
 from training_core.schedules import SCHEDULES
 
 MODULES = [
@@ -42,6 +51,55 @@ def test_a_preference_loss_takes_exactly_the_fields_of_its_config(name):
     keywords = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
     assert keywords == set(loss_configs()[name].model_fields) - {"name"}
     assert all(p.default is p.empty for p in parameters)  # defaults live in the config alone
+
+
+RL_TABLES = {
+    "advantage": {name: row.function for name, row in ADVANTAGES.items()},
+    "policy_loss": {name: row.function for name, row in POLICY_LOSSES.items()},
+    "value_loss": VALUE_LOSSES,
+    "correction": CORRECTIONS,
+}
+RL_ENTRIES = [(field, name) for field, table in RL_TABLES.items() for name in table]
+
+
+def rl_configs(field):
+    """Name -> config class of a union of blocks in `PpoConfig`."""
+    found = models_in(PpoConfig.model_fields[field].annotation)
+    return {m.model_fields["name"].default: m for m in found}
+
+
+def models_in(annotation):
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for argument in get_args(annotation) for m in models_in(argument)]
+
+
+@pytest.mark.parametrize("field", list(RL_TABLES))
+def test_the_names_of_the_rl_algorithms_are_those_of_the_config(field):
+    assert list(RL_TABLES[field]) == list(rl_configs(field))
+
+
+@pytest.mark.parametrize(("field", "name"), RL_ENTRIES)
+def test_an_rl_algorithm_takes_exactly_the_fields_of_its_config(field, name):
+    parameters = inspect.signature(RL_TABLES[field][name]).parameters.values()
+    keywords = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    assert keywords == set(rl_configs(field)[name].model_fields) - {"name"}
+    assert all(p.default is p.empty for p in parameters)  # defaults live in the config alone
+
+
+def test_the_facts_of_an_algorithm_are_the_same_in_its_table_and_its_config():
+    for name, config in rl_configs("advantage").items():
+        for fact in ("needs_critic", "needs_group", "needs_greedy", "needs_parts"):
+            assert getattr(config, fact) == getattr(ADVANTAGES[name], fact), (name, fact)
+    for name, config in rl_configs("policy_loss").items():
+        assert config.is_of_sequence == POLICY_LOSSES[name].is_of_sequence, name
+
+
+def test_the_names_of_aggregations_and_kl_estimators_are_those_of_the_config():
+    fields = PpoConfig.model_fields
+    assert set(get_args(fields["aggregation"].annotation)) == set(AGGREGATIONS)
+    assert set(get_args(fields["kl_estimator"].annotation)) == set(KL_ESTIMATORS)
+    assert HAS_GRADIENT_IN_LOSS.keys() == KL_ESTIMATORS.keys()
 
 
 def test_the_names_of_the_schedules_are_those_of_the_config():

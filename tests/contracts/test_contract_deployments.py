@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from flows.cli.automations import AUTO_RESUME_TAG
 from flows.cli.deploy import QUEUE
-from flows.cli.plan import FLOWS
+from flows.cli.recipes import RECIPES
 from flows.config.presets import ROOT, load_config
 from flows.local_services.health import POOL
 from flows.recipe.outline import block_names, require_steps
@@ -29,7 +29,16 @@ from training_core.errors import ConfigError
 ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())[
     "deployments"
 ]
-KEYS = {"name", "description", "entrypoint", "parameters", "tags", "work_pool", "schedules"}
+KEYS = {
+    "name",
+    "description",
+    "entrypoint",
+    "enforce_parameter_schema",
+    "parameters",
+    "tags",
+    "work_pool",
+    "schedules",
+}
 JOB_VARIABLES = set(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
 
 
@@ -45,6 +54,8 @@ def flow_of(entry: dict[str, Any]) -> Flow[..., Any]:
 def problems_of(entry: dict[str, Any]) -> Iterator[str]:
     """What would go wrong with a deployment: nothing, for one that can run."""
     yield from (f"{key}: unknown key" for key in sorted(entry.keys() - KEYS))
+    if entry.get("enforce_parameter_schema") is not False:
+        yield "enforce_parameter_schema: expected false, since the flow tells more about an error"
     yield from problems_of_pool(entry["work_pool"])
     yield from problems_of_schedules(entry.get("schedules", []))
     try:
@@ -59,7 +70,7 @@ def problems_of(entry: dict[str, Any]) -> Iterator[str]:
     else:
         stages = [getattr(config, name) for name in block_names()]
         needs_gpus = any(stage and stage.resources.num_gpus for stage in stages)
-        hardware = {"gpu" if needs_gpus else "cpu"} if flow.name in FLOWS else set()
+        hardware = {"gpu" if needs_gpus else "cpu"} if flow.name in RECIPES else set()
         tags = set(entry.get("tags", [])) - {AUTO_RESUME_TAG}
         if tags != hardware:
             yield f"tags: expected {sorted(hardware)} and perhaps {AUTO_RESUME_TAG}, found {tags}"
@@ -92,7 +103,7 @@ def test_every_deployment_can_run(entry):
 def test_no_deployment_has_the_name_of_another_and_every_recipe_has_one():
     names = [f"{flow_of(entry).name}/{entry['name']}" for entry in ENTRIES]
     assert len(set(names)) == len(names)
-    assert {name.split("/")[0] for name in names} == {*FLOWS, "stage", "promote"}
+    assert {name.split("/")[0] for name in names} == {*RECIPES, "stage", "promote"}
     assert "full-rlhf/tiny" in names  # what `ratchet demo` runs
 
 
@@ -120,6 +131,7 @@ def with_pool(**changes: object) -> Callable[[dict[str, Any]], None]:
         (lambda e: e["schedules"][0].update(timezone="Mars"), "schedules: "),
         (lambda e: e["schedules"][0].update(active="maybe"), "schedules: active"),
         (lambda e: e.update(schedule={}), "schedule: unknown key"),
+        (lambda e: e.pop("enforce_parameter_schema"), "enforce_parameter_schema: expected false"),
         (with_pool(name="rachet"), "work_pool: `ratchet deploy` makes ratchet"),
         (with_pool(work_queue_name="iterativ"), "work_queue_name: `ratchet deploy` makes"),
         (with_pool(job_variables={"workdir": "."}), "job_variables: a process worker has no"),

@@ -14,11 +14,19 @@ from typer.main import get_command
 from flows.cli.main import app
 from flows.config.presets import load_config
 from stages.configs.reward_config import RewardConfig
+from stages.configs.reward_service_config import PairwiseJudgeConfig
+from training_core.algorithms.aggregation import AGGREGATIONS
+from training_core.algorithms.corrections import CORRECTIONS
+from training_core.algorithms.estimators import ADVANTAGES
+from training_core.algorithms.kl import KL_ESTIMATORS
+from training_core.algorithms.policy_losses import POLICY_LOSSES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 METHODS = DOCS / "methods"
+MIGRATION = DOCS / "migration"
 REWARDS = DOCS / "rewards.md"
+DATA = DOCS / "data.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FOLDERS = (
     "flows",
@@ -29,10 +37,11 @@ FOLDERS = (
     "deployments",
     "benchmarks",
     "docs",
+    "website",
 )
 BLOCKS = [
     pytest.param(block, id=f"{page.stem}-{number}")
-    for page in (*sorted(METHODS.glob("*.md")), REWARDS)
+    for page in (*sorted(METHODS.glob("*.md")), *sorted(MIGRATION.glob("*.md")), REWARDS, DATA)
     for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 
@@ -42,7 +51,7 @@ MODULE = re.compile(rf"(?<![\w./])((?:{FOLDER_NAMES})(?:\.\w+)+)")
 NAME_IN_FILE = re.compile(rf"`((?:{FOLDER_NAMES})/[\w/]+\.py): (\w+)`")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"^    [^\n]+$|```.*?```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
-RATCHET = re.compile(r"(?<![\w/.-])ratchet ((?:[a-z]+ ?){1,2})")
+RATCHET = re.compile(r"(?<![\w/.-])(?<!from )ratchet ((?:[a-z][a-z-]* ?){1,2})")
 MAKE = re.compile(r"(?<![\w/.-])make ([a-z]+)")
 DEPLOYMENT = re.compile(r"deployment run ([\w-]+/[\w-]+)")
 
@@ -173,12 +182,26 @@ def test_every_page_of_a_method_has_an_example_and_is_linked():
         assert page.name == "README.md" or ("```yaml" in page.read_text() and page.name in index)
 
 
+def test_every_page_of_a_method_says_when_what_to_look_at_and_common_mistakes():
+    for page in METHODS.glob("*.md"):
+        if page.name not in ("README.md", "rl-algorithms.md"):
+            for part in ("When", "What to look at", "Common mistakes"):
+                assert f"\n**{part}.**" in page.read_text(), page.name
+
+
 def test_the_page_of_rewards_has_a_row_and_an_example_of_each():
     text = REWARDS.read_text()
     examples = " ".join(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
-    for block in get_args(get_args(RewardConfig)[0]):
+    for block in (*get_args(get_args(RewardConfig)[0]), PairwiseJudgeConfig):
         fields = {name: field.default for name, field in block.model_fields.items()}
         name = fields.pop("name")
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}`"))
         assert set(re.findall(r"`(\w+)`", row)) == {name, *fields}
-        assert re.search(rf"reward: {{name: {name}\b", examples)
+        assert re.search(rf"(reward: {{|reward:\n +)name: {name}\b", examples)
+
+
+def test_the_page_of_rl_algorithms_has_a_row_of_each():
+    text = (METHODS / "rl-algorithms.md").read_text()
+    tables = (ADVANTAGES, POLICY_LOSSES, AGGREGATIONS, KL_ESTIMATORS, CORRECTIONS)
+    for name in (name for table in tables for name in table):
+        assert re.search(rf"^\| `{name}`", text, re.MULTILINE), name

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -35,8 +36,9 @@ from flows.cli.main import app
 result = CliRunner().invoke(app, ["--help"])
 assert result.exit_code == 0 and "Usage" in result.output
 """
+SERVE_HELP = HELP.replace('["--help"]', '["serve-reward", "--help"]')
 STAGES_HELP = """
-from stages.__main__ import main
+from stages.runtime.command_line import main
 try:
     main(["--help"])
 except SystemExit as end:
@@ -57,8 +59,8 @@ stage_key(spec, spec.config(), {})
 
 @pytest.mark.parametrize(
     "code",
-    [HELP, STAGES_HELP, VALIDATE, KEY],
-    ids=["help", "help of stages", "validation", "stage keys"],
+    [HELP, SERVE_HELP, STAGES_HELP, VALIDATE, KEY],
+    ids=["help", "help of a command", "help of stages", "validation", "stage keys"],
 )
 def test_help_validation_and_stage_keys_import_nothing_heavy(code):
     assert loaded_by(code) == set()
@@ -88,12 +90,13 @@ store = Store(pathlib.Path(tempfile.mkdtemp()))
 sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 16}
 cafe, training = {"name": "cafe", "size": 16}, {"batch_size": 8, "max_tokens": 64}
 base = {"base": {"name": "scratch", **sizes}, "chat_template": "roles"}
-sft = finish(store, "sft", {**base, "data": cafe, "training": training})
+words = {"name": "cafe", "size": 200}  # enough for all words of the café
+sft = finish(store, "sft", {**base, "data": words, "training": {**training, "batch_size": 100}})
 parents = {"policy": sft, "reference": sft}
 finish(store, "dpo", {"data": cafe, "training": training}, parents)
 few = {"engine": "auto", "max_response_tokens": 4, "max_tokens": 64}
 config = {"prompts": cafe, "reward": {"name": "cafe"}, "group_size": 2, "keep_unfinished": True}
-finish(store, "rejection_sampling", {**config, "rollouts": few}, parents)
+finish(store, "rejection_sampling", {**config, "rollouts": few}, {"policy": sft})
 """
 
 
@@ -158,13 +161,21 @@ def test_a_file_name_occurs_once():
     assert [name for name, count in counts.items() if count > 1] == []
 
 
+def type_names(path: Path) -> list[str]:
+    """Classes and aliases at the top of a file, e.g. `Messages = tuple[Message, ...]`."""
+    names = []
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name):
+                names.append(name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names += re.findall(r"^(?:[A-Z][a-z0-9]+)+$", name)
+    return names
+
+
 def test_a_type_name_means_one_thing():
-    counts = Counter(
-        node.name
-        for path in SOURCES
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef)
-    )
+    counts = Counter(name for path in SOURCES for name in type_names(path))
+    assert counts["Messages"] == 1
     assert len(counts) > 100
     assert [name for name, count in counts.items() if count > 1] == []
 

@@ -9,18 +9,15 @@ from pydantic import ValidationError
 
 from stages.configs.preference_pairs_config import PreferencePairsConfig
 from stages.configs.rejection_sampling_config import RejectionSamplingConfig
-from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import critic_values, policy_logprobs
+from tests.rounds import estimate, experience_of, held
 from tests.tolerances import assert_same_through
-from training_core.algorithms.kl import k1
 from training_core.data.batching import collate
 from training_core.data.chat import encode_responses
 from training_core.models.causal_lm import logprobs
 from training_core.rollout.engine import Sampling
 from training_core.rollout.transformers_engine import TransformersEngine
 from training_core.types import Rollout, ScoredRollout
-
-CPU = torch.device("cpu")
 
 
 def sharpened(policy, factor=8.0):
@@ -92,17 +89,12 @@ def test_the_ids_that_were_sampled_are_the_ids_that_are_trained(tokenizer, cafe_
     assert again is not None
     assert again.input_ids[-len(ids) :] != ids  # so tokenising again would be seen
     rollout = Rollout(prompt, ids, (-1.0,) * 5, text, True, 0)
-    experience = make_experience(
+    experience = experience_of(
         [ScoredRollout(rollout, 1.0)],
         policy=lambda b: b.loss_mask * -1.0,
         reference=lambda b: b.loss_mask * -1.0,
         critic=lambda b: b.loss_mask * 0.0,
-        kl_estimator=k1,
         kl_coef=0.1,
-        gamma=1.0,
-        gae_lambda=1.0,
-        pad_id=0,
-        device=CPU,
     )
     batch = experience.batch
     assert tuple(batch.input_ids[batch.loss_mask].tolist()) == ids
@@ -127,18 +119,13 @@ def test_the_sampling_temperature_moves_log_probabilities_and_no_value(
         cafe_prompts, Sampling(6), seeds=range(8)
     )
     experience_at = partial(
-        make_experience,
+        experience_of,
         [ScoredRollout(r, float(i % 3)) for i, r in enumerate(rollouts)],
-        reference=policy_logprobs(policy, 1.0, 512),
-        critic=critic_values(critic, 512),
-        kl_estimator=k1,
-        kl_coef=0.0,
-        gamma=1.0,
-        gae_lambda=0.95,
-        pad_id=0,
-        device=CPU,
+        reference=policy_logprobs(held(policy), 1.0, 512),
+        critic=critic_values(held(critic), 512),
+        estimate=estimate(gamma=1.0, gae_lambda=0.95),
     )
-    cold, hot = (experience_at(policy=policy_logprobs(policy, t, 512)) for t in (0.5, 2.0))
+    cold, hot = (experience_at(policy=policy_logprobs(held(policy), t, 512)) for t in (0.5, 2.0))
     assert torch.equal(cold.values, hot.values)
     assert torch.equal(cold.returns, hot.returns)
     assert float((cold.old_logprobs - hot.old_logprobs).abs().max()) > 0.1

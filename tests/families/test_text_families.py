@@ -51,9 +51,9 @@ def test_no_stage_sees_a_text_that_begins_with_two_bos_tokens(name):
             for row in encode_unpaired(tokenizer, [UnpairedResponse(ASK, "here", True)], **settings)
         ],
         "solutions": [
-            row.example
+            solution.example
             for prompt in (ASK, ())
-            for row in encode_solutions(
+            for _, solution in encode_solutions(
                 tokenizer, [Solution(prompt, ("two", "tea"), (1.0, 0.0))], **settings
             )
         ],

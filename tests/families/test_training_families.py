@@ -11,23 +11,21 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from stages.attempt import Attempt
 from stages.batches.micro_batches import Examples, micro_batches
 from stages.batches.unpaired_batches import mismatch
-from stages.configs.data_config import CafeDataConfig
-from stages.configs.ppo_config import PpoConfig
 from stages.configs.training_config import TrainingConfig
 from stages.contract import Context
-from stages.reinforcement.experience import make_experience
 from stages.reinforcement.learners import policy_logprobs
 from stages.runtime.metric_files import FileSink
 from stages.training.reference_logprobs import Reference
 from tests.families.layouts import padded_right
 from tests.families.objectives import GradientKeeper, cases, gradient
+from tests.rounds import experience_of, held
 from tests.tolerances import (
     assert_same_gradients,
     assert_same_through,
     operations_through,
     rounding,
 )
-from training_core.algorithms.kl import k1, k3
+from training_core.algorithms.aggregation import token_mean
 from training_core.algorithms.policy_losses import ppo_clip
 from training_core.data.batching import collate
 from training_core.engine.torch_engine import TorchEngine
@@ -61,47 +59,20 @@ def test_a_step_on_the_kl_alone_brings_the_policy_nearer_to_its_reference(
     rollouts = TransformersEngine(policy, tokenizer).generate(
         [prompt] * 256, Sampling(1), seeds=range(256)
     )
-    experience = make_experience(
+    experience = experience_of(
         [ScoredRollout(r, 0.0) for r in rollouts],  # no reward but the KL's
-        policy_logprobs(policy, 1.0, 4096),
-        policy_logprobs(reference, 1.0, 4096),
+        policy_logprobs(held(policy), 1.0, 4096),
+        policy_logprobs(held(reference), 1.0, 4096),
         lambda b: b.loss_mask * 0.0,
-        kl_estimator=k1,
         kl_coef=1.0,
-        gamma=1.0,
-        gae_lambda=1.0,
-        pad_id=0,
-        device=CPU,
     )
     before = exact_kl(policy, reference, prompt.input_ids)
     engine = TorchEngine(policy, learning_rate=1e-3, schedule=lambda _: 1.0)
-    objective = policy_objective(partial(ppo_clip, clip_low=0.2, clip_high=0.2), temperature=1.0)
+    loss = partial(ppo_clip, clip_low=0.2, clip_high=0.2)
+    objective = policy_objective(loss, partial(token_mean, max_tokens=1), temperature=1.0)
     (report,) = train_steps(engine, objective, [[experience]])
     assert report.grad_norm > 1e-3
     assert exact_kl(policy, reference, prompt.input_ids) < 0.98 * before
-
-
-def test_the_kl_in_the_reward_has_the_gradient_of_the_exact_divergence():
-    """Family 12: enumerated over a vocabulary of three; k3 there would be biased."""
-    logits = torch.tensor([0.3, -0.2, 0.8], dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
-    logprobs = logits.log_softmax(-1)
-    exact = torch.autograd.grad(
-        (logprobs.exp() * (logprobs - reference)).sum(), logits, retain_graph=True
-    )[0]
-
-    def estimated(estimator):
-        """The expected gradient of the policy loss whose advantage is minus the KL's price."""
-        old = logprobs.detach()
-        losses, _ = ppo_clip(
-            logprobs[None], old[None], -estimator(old, reference)[None], clip_low=0.2, clip_high=0.2
-        )
-        weighted = (old.exp() * losses[0]).sum()
-        return torch.autograd.grad(weighted, logits, retain_graph=True)[0]
-
-    torch.testing.assert_close(estimated(k1), exact, rtol=1e-12, atol=1e-14)
-    assert float((estimated(k3) - exact).norm()) > 0.1 * float(exact.norm())
-    assert PpoConfig(prompts=CafeDataConfig(name="cafe")).kl_estimator == "k1"
 
 
 def test_the_loss_and_its_gradient_are_those_of_transformers_own_labels(make_policy):
