@@ -16,8 +16,13 @@ INSTALL = "install the packages of requirements/cpu.txt or requirements/gpu.txt 
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the version of every installed package by its name in lower case."""
-    return {d.name.lower().replace("_", "-"): d.version for d in metadata.distributions()}
+    """Return the version of every package by its name in lower case: the one that imports find.
+
+    A package may lie in several folders of the path. Setuptools, once imported, adds one at the end
+    with older packages of its own.
+    """
+    in_order = [(d.name.lower().replace("_", "-"), d.version) for d in metadata.distributions()]
+    return dict(reversed(in_order))
 
 
 def check_ranges(installed: Mapping[str, str]) -> Iterator[Finding]:

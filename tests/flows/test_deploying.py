@@ -39,6 +39,8 @@ def state_of(client: SyncPrefectClient) -> dict[str, Any]:
     ours = {lost_runs_crash().name, crashed_runs_resume().name}
     answer = client.request("POST", "/automations/filter", json={}).json()
     state["automations"] = [each for each in answer if each["name"] in ours]
+    for automation in state["automations"]:
+        automation["trigger"]["expect"].sort()  # a set, which the server tells in any order
     return {
         kind: without_times(sorted(found, key=itemgetter("id"))) for kind, found in state.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -34,6 +35,19 @@ def test_these_packages_work_together_and_a_version_known_to_fail_is_named():
     without = {name: version for name, version in installed.items() if name != "mlflow"}
     ((_, said, _),) = found(packages.check_ranges(without))
     assert said.startswith("no mlflow; expected mlflow")
+
+
+def test_of_a_package_that_lies_twice_on_the_path_the_one_that_imports_find_counts(
+    tmp_path, monkeypatch
+):
+    before = packages.installed_versions()["packaging"]
+    vendored = tmp_path / "packaging-1.0.dist-info"
+    vendored.mkdir()
+    (vendored / "METADATA").write_text("Metadata-Version: 2.1\nName: packaging\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert packages.installed_versions()["packaging"] == "1.0"
+    monkeypatch.setattr(sys, "path", [*sys.path[1:], str(tmp_path)])  # as setuptools does it
+    assert packages.installed_versions()["packaging"] == before
 
 
 def test_vllm_must_be_there_once_and_be_built_for_the_installed_torch():

@@ -146,7 +146,7 @@ def test_ctrl_c_asks_whether_the_run_goes_on(
     with at_a_terminal(prefect_home, "watch", run_name) as (pid, terminal):
         read_until(terminal, f"{run_name}: Running")
         os.write(terminal, b"\x03")
-        read_until(terminal, r"Cancel the run\?.*\[y/N\]")
+        read_until(terminal, r"Cancel the run\?.*\[y/N\]: ")  # the blank comes as it begins to read
         os.write(terminal, answer.encode())
         read_until(terminal, "it goes on" if code == 130 else f"{run_name}: Cancelling")
         if code == 1:
