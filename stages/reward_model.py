@@ -14,8 +14,10 @@ from transformers import PreTrainedTokenizerBase
 from stages.batches.encoding import encode_pairs
 from stages.batches.heldout_split import split_by_prompt
 from stages.batches.micro_batches import Pairs, micro_batches, sharing_pays
+from stages.canaries.probe import dataset_probe, end_states
+from stages.canaries.running import run_canaries
 from stages.configs.data_config import DataConfig
-from stages.configs.reward_model_config import RewardModelConfig
+from stages.configs.reward_model_config import STAGE, RewardModelConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import preferences
 from stages.training.engines import best_device
@@ -60,13 +62,20 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         scores = pair_scores(model, test, budget_tokens=budget)
         return {f"heldout_{name}": value for name, value in pair_metrics(scores).items()}
 
+    objective = balanced(
+        pairwise_reward(loss), config.model.moe_aux_loss_coef, weights=each_counts(0.5)
+    )
+    probe = partial(dataset_probe, outputs=end_states, budget_tokens=budget)
+    run_canaries(
+        STAGE.canaries,
+        context,
+        model,
+        lambda: probe(model, tokenizer, train, pairs, objective),
+        skip=config.skip_canaries,
+    )
     fit(
         model,
-        balanced(
-            pairwise_reward(loss),
-            config.model.moe_aux_loss_coef,
-            weights=each_counts(0.5),
-        ),
+        objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(pairs),
         training=config.training,

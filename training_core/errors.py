@@ -6,6 +6,7 @@
     │   └── DataError      a row, a field or a file of a dataset; a directory that holds no model
     ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
     ├── MismatchError      sampler and trainer disagree about the policy; never retried
+    ├── CanaryError        a check before the first step of a stage failed; never retried
     ├── StorageFullError   no space left where a stage writes; never retried
     ├── IntegrityError     bytes on disk differ from their manifest or marker
     ├── ConflictError      the basis of a decision has changed; decide again, never overwrite
@@ -40,6 +41,10 @@ class NonFiniteError(RatchetError):
 
 class MismatchError(RatchetError):
     """The rollout engine does not sample from the policy that is being trained."""
+
+
+class CanaryError(RatchetError):
+    """A check on the user's own model and rows, before the first step of a stage, failed."""
 
 
 class StorageFullError(RatchetError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stages.configs.block import semantic
+from stages.configs.canary_record import OF_SCORERS
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
@@ -44,6 +45,7 @@ STAGE = StageRecord(
     optional={"dataset": "dataset"},
     reads=trained_rows("preferences"),
     trains=True,
+    canaries=OF_SCORERS,
     headline="held-out accuracy {heldout_accuracy}",
     curves=PAIR_CURVES,
 )

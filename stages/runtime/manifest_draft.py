@@ -9,6 +9,7 @@ import time
 from importlib import metadata
 
 from stages.attempt import Attempt
+from stages.canaries.results import read_results
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
 from stages.configs.placement_config import cpus_apart, gpus_apart
@@ -52,6 +53,7 @@ def draft_manifest(
         files=files,
         digest=digest,
         metrics=dict(result.metrics),
+        canaries=tuple(read_results(attempt) or ()),
         environment=_environment(),
         cost={
             "seconds": seconds,
