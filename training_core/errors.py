@@ -3,7 +3,8 @@
     RatchetError
     ├── InputError         the user must change something; never retried
     │   ├── ConfigError    a key or value in a preset, an override or a request
-    │   └── DataError      a row, a field or a file of a dataset; a directory that holds no model
+    │   ├── DataError      a row, a field or a file of a dataset; a directory that holds no model
+    │   └── AdmissionError a reward model that is not better than its baselines
     ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
     ├── MismatchError      sampler and trainer disagree about the policy; never retried
     ├── CanaryError        a check before the first step of a stage failed; never retried
@@ -33,6 +34,10 @@ class ConfigError(InputError):
 
 class DataError(InputError):
     """A dataset, row or model directory is not what the stage needs."""
+
+
+class AdmissionError(InputError):
+    """A reward model is not better than its baselines, so no policy is optimised for it."""
 
 
 class NonFiniteError(RatchetError):

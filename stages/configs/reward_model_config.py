@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stages.configs.block import semantic
+from stages.configs.admission_config import AdmissionConfig
+from stages.configs.block import operational, semantic
 from stages.configs.canary_record import OF_SCORERS
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
@@ -31,6 +32,10 @@ class RewardModelConfig(TrainedStageConfig):
     use_margin: bool = semantic(False, "Use the field `margin` of each pair in the loss.")
     centering_coef: float = semantic(
         0.01, "Weight of the term that keeps rewards near 0 (Eisenstein et al. 2023).", ge=0
+    )
+    admission: AdmissionConfig = operational(
+        AdmissionConfig(),
+        "What it must show before a policy is optimised for it.",
     )
     model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the model is trained.")
