@@ -6,6 +6,7 @@
     │   └── DataError      a row, a field or a file of a dataset; a directory that holds no model
     ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
     ├── MismatchError      sampler and trainer disagree about the policy; never retried
+    ├── BudgetError        a step would take more than its budget; never retried
     ├── StorageFullError   no space left where a stage writes; never retried
     ├── IntegrityError     bytes on disk differ from their manifest or marker
     ├── ConflictError      the basis of a decision has changed; decide again, never overwrite
@@ -40,6 +41,10 @@ class NonFiniteError(RatchetError):
 
 class MismatchError(RatchetError):
     """The rollout engine does not sample from the policy that is being trained."""
+
+
+class BudgetError(RatchetError):
+    """A step takes, or will take, more time than its budget allows."""
 
 
 class StorageFullError(RatchetError):
