@@ -49,7 +49,7 @@ def test_a_step_whose_pace_fits_goes_on_and_a_forecast_may_be_a_tenth_too_high()
     hours[0] = 0.1
     watch.look(at(10))  # 12 of 11
     hours[0] = 0.9
-    with pytest.raises(BudgetError, match=r"found 11\.2 taken"):  # but what was taken is no forecast
+    with pytest.raises(BudgetError, match=r"found 11\.2 taken"):  # which is no forecast
         watch.look(at(99))
 
 
