@@ -13,7 +13,7 @@ from flows.cli.row_progress import RowProgress
 from flows.model_use.model_kind import require_kind
 from flows.model_use.named_model import NamedModel, find_model
 from flows.model_use.row_file import row_file
-from flows.model_use.scored_rows import read_rows
+from flows.model_use.scored_rows import Rows, read_rows
 from stages.configs.block import Block, semantic
 from stages.configs.data_config import FileDataConfig
 from stages.configs.explanation import explain
@@ -97,7 +97,7 @@ def score(
                     return lines
 
                 file.fill(len(keys), make, batch_rows=BATCH_ROWS)
-    _tell(rows.what, rows.summary(lines := read_jsonl(out)), lines, out)
+    _tell(rows, read_jsonl(out), out)
 
 
 def _chosen(fields: Mapping[str, object]) -> ChosenReward:
@@ -129,8 +129,11 @@ def _model(name: str | None, chosen: ChosenReward) -> NamedModel | None:
     )
 
 
-def _tell(what: str, summary: str, lines: Sequence[Mapping[str, Any]], out: Path) -> None:
+def _tell(rows: Rows, lines: Sequence[Mapping[str, Any]], out: Path) -> None:
+    what = rows.what
     reasons = [str(line["reason"]) for line in lines if "reason" in line]
     missing = f"; {len(reasons)} {what} without a score, e.g. {reasons[0]}" if reasons else ""
-    terminal.echo(f"{summary}, {len(lines)} {what}{missing}")
+    terminal.echo(f"{rows.summary(lines)}, {len(lines)} {what}{missing}")
+    for detail in rows.details(lines):
+        terminal.echo(detail)
     terminal.echo(f"the scores are in {out}")

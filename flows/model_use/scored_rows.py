@@ -55,6 +55,11 @@ class ResponseRows:
         found = f"{fmean(means):.4g}" if means else "none"
         return f"mean score {found}{within} over {len(means)} prompts"
 
+    def details(self, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return nothing: only pairs have subsets."""
+        del lines
+        return []
+
 
 @dataclass(frozen=True)
 class PairRows:
@@ -80,6 +85,7 @@ class PairRows:
         """Return a pair with both scores, and whether the chosen one is higher: 1, 0 or 0.5."""
         row, (chosen, rejected) = self.rows[number], scores
         texts = {"prompt": list(row.prompt), "chosen": row.chosen, "rejected": row.rejected}
+        texts |= {"subset": row.subset} if row.subset else {}
         for score in scores:
             if isinstance(score, Unscored):
                 return {**texts, "correct": None, "reason": score.reason}
@@ -101,6 +107,14 @@ class PairRows:
             return "accuracy none over 0 prompts"
         low, high = share_interval(means)
         return f"accuracy {fmean(means):.4f} [{low:.4f}, {high:.4f}] over {len(means)} prompts"
+
+    def details(self, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the accuracy of each subset of a benchmark; none without a column `subset`."""
+        names = dict.fromkeys(line["subset"] for line in lines if "subset" in line)
+        return [
+            f"  {name}: {self.summary([line for line in lines if line.get('subset') == name])}"
+            for name in names
+        ]
 
 
 Rows = ResponseRows | PairRows

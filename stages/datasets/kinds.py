@@ -144,7 +144,7 @@ TEXTS = RowKind("texts", [shapes.TEXTS], (), _text)
 PREFERENCES = RowKind(
     "preferences",
     [shapes.PREFERENCES, (*shapes.JUDGED_PAIRS, *shapes.TREES)],
-    ("margin", "chosen_finished", "rejected_finished", "system"),
+    ("margin", "chosen_finished", "rejected_finished", "subset", "system"),
     pairs_in,
     is_judged=True,
 )

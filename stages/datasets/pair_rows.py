@@ -33,7 +33,8 @@ def pairs_in(row: Row) -> list[Preference]:
     if margin < 0:
         expected = "a margin of at least 0 (a negative one says that the rejected response won)"
         raise row.error("margin", expected, margin)
-    return [Preference(prompt, chosen, rejected, *finished, margin, where=row.where)]
+    subset = str(row.value("subset")) if row.has("subset") else ""
+    return [Preference(prompt, chosen, rejected, *finished, margin, subset, where=row.where)]
 
 
 def _sides(row: Row) -> tuple[str, str] | None:

@@ -156,6 +156,8 @@ class Store:
         for attempt in self.attempts(stage, key):  # the stage would resume from its checkpoints
             if attempt.checkpoints.exists():
                 attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
+            if attempt.canaries.exists():
+                attempt.canaries.rename(attempt.canaries.with_name("canaries.set-aside.json"))
 
     def manifests(self) -> list[Manifest]:
         """Return every manifest in the store, oldest first.

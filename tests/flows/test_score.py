@@ -147,6 +147,23 @@ def test_a_tie_is_half_right(pairs, tmp_path):
     assert done.stdout.startswith("accuracy 0.5000 [")
 
 
+def test_a_benchmark_with_subsets_is_reported_per_subset(tmp_path):
+    """RewardBench has the columns prompt, chosen, rejected and subset."""
+    rows = [
+        {"id": i, "prompt": f"ask {i}", "chosen": "a" * size, "rejected": "bb", "subset": subset}
+        for i, (size, subset) in enumerate([(3, "chat"), (4, "chat"), (5, "safety"), (1, "safety")])
+    ]
+    write_jsonl(tmp_path / "bench.jsonl", rows)
+    (tmp_path / "own.py").write_text("def f(rollout):\n    return float(len(rollout.text))\n")
+    path = f"path={tmp_path / 'own.py'}:f"
+    done = run(tmp_path / "bench.jsonl", "--reward", "name=python", "--reward", path)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("accuracy 0.7500 [")
+    low, high = share_interval([1.0, 1.0])
+    assert f"\n  chat: accuracy 1.0000 [{low:.4f}, {high:.4f}] over 2 prompts\n" in done.stdout
+    assert "\n  safety: accuracy 0.5000 [" in done.stdout
+
+
 def test_a_cut_file_is_filled_up_and_the_summary_is_of_all_rows(
     reward_model, responses, monkeypatch
 ):
