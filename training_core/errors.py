@@ -7,6 +7,7 @@
     │   └── AdmissionError a reward model that is not better than its baselines
     ├── NonFiniteError     a loss, gradient or log-probability is NaN or infinite; never retried
     ├── MismatchError      sampler and trainer disagree about the policy; never retried
+    ├── BudgetError        a step would take more than its budget; never retried
     ├── CanaryError        a check before the first step of a stage failed; never retried
     ├── StorageFullError   no space left where a stage writes; never retried
     ├── IntegrityError     bytes on disk differ from their manifest or marker
@@ -46,6 +47,10 @@ class NonFiniteError(RatchetError):
 
 class MismatchError(RatchetError):
     """The rollout engine does not sample from the policy that is being trained."""
+
+
+class BudgetError(RatchetError):
+    """A step takes, or will take, more time than its budget allows."""
 
 
 class CanaryError(RatchetError):

@@ -63,7 +63,7 @@ class LiveTable:
             self._bars.remove_task(self._ids.pop(name))
         for name, step in running.items():
             self._advance(name, step)
-        title = f"{view.run.name}: {view.state}"
+        title = ": ".join(filter(None, (view.run.name, view.state, view.waits_for)))
         bars = [self._bars.get_renderable()] if running else []
         self.drawing = Group(title, table_of(view), *bars)
         self._live.update(self.drawing)
@@ -99,7 +99,8 @@ class PlainLines:
     def show(self, view: RunView) -> None:
         """Print what has changed since the last call."""
         if not view.is_final:
-            self._tell("", view.state, f"{view.run.name}: {view.state}")
+            line = ": ".join(filter(None, (view.run.name, view.state, view.waits_for)))
+            self._tell("", view.state + view.waits_for, line)
         for step in view.steps:
             if step.result or view.is_final or step.state not in DONE:
                 self._tell(step.name, step.state, _line_of(step))

@@ -12,6 +12,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
 from flows.cli.session import Session
+from flows.cli.why_waiting import why_waiting
 from tasks.follow import StepProgress, read_progress
 from tasks.run_steps import RunStep, attempt_of_step, steps_of_run
 from tasks.stage_task import stage_task
@@ -53,10 +54,17 @@ class StepView:
 
 @dataclass(frozen=True)
 class RunView:
-    """A flow run: its steps in the order of their starts."""
+    """A flow run: its steps in the order of their starts.
+
+    Attributes:
+        run: as Prefect knows it.
+        steps: those that it has begun.
+        waits_for: what a person must do so that it begins; empty if it needs nobody.
+    """
 
     run: FlowRun
     steps: tuple[StepView, ...]
+    waits_for: str = ""
 
     @property
     def state(self) -> str:
@@ -78,7 +86,8 @@ def view_of(session: Session, run_id: UUID) -> RunView:
     run = session.client.read_flow_run(run_id)
     known = steps_of_run(session.store, str(run_id))
     tasks = step_tasks(session.client, [run_id])
-    return RunView(run, tuple(_step_view(session, task, known.get(task.name)) for task in tasks))
+    steps = tuple(_step_view(session, task, known.get(task.name)) for task in tasks)
+    return RunView(run, steps, why_waiting(session.client, run))
 
 
 def step_tasks(client: SyncPrefectClient, run_ids: Sequence[UUID]) -> list[TaskRun]:

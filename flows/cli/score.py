@@ -15,6 +15,7 @@ from flows.model_use.named_model import NamedModel, find_model
 from flows.model_use.row_file import row_file
 from flows.model_use.scored_rows import Rows, read_rows
 from stages.configs.block import Block, semantic
+from stages.configs.data_config import FileDataConfig
 from stages.configs.explanation import explain
 from stages.configs.model_config import FrozenModelsConfig
 from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig, rewards_in
@@ -42,6 +43,7 @@ def score(
     data: Path,
     out: Path,
     *,
+    columns: Mapping[str, str],
     reward: Mapping[str, object],
     raw: bool,
     dtype: str,
@@ -50,8 +52,9 @@ def score(
 
     Args:
         name: the reward model, see `find_model`; None if the reward needs none.
-        data: rows with responses, or pairs.
+        data: file with responses, or pairs.
         out: the file of scores.
+        columns: role -> column, where the file has other names.
         reward: fields of the reward, with `name`; empty for the reward model.
         raw: whether a reward model's scores are not normalised.
         dtype: type of the reward model's weights.
@@ -64,12 +67,14 @@ def score(
     chosen = _chosen(reward or {"name": "reward_model", "normalise": not raw})
     model = _model(name, chosen)
     is_model = isinstance(chosen.reward, RewardModelRewardConfig)
-    rows = read_rows(data, with_columns=not is_model)
+    source = FileDataConfig(path=str(data), columns=dict(columns))
+    rows = read_rows(source, with_columns=not is_model)
     keys = [{"row": number} for number in range(1, len(rows) + 1)]
     settings = {
         "command": "score",
         "model": model.digest if model else None,
         "data": digest_of_file(data),
+        "columns": dict(columns),
         **semantic_part(chosen),
         "sources": digests_of_sources(chosen),
         "dtype": dtype,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from flows.config.budget_config import BudgetConfig
 from flows.config.form import Form
 from flows.config.given_models import GivenModelConfig, RegisteredModelConfig
 from flows.config.own_steps import OwnStepConfig
@@ -121,6 +122,7 @@ class LifecycleConfig(Block):
         None, "On held-out prompts, against the first policy and the champion."
     )
     promotion: GateConfig = operational(GateConfig(), "What the candidate must show.")
+    budget: BudgetConfig = operational(BudgetConfig(), "What the steps may take at most.")
     retries: RetriesConfig = operational(RetriesConfig(), "What happens after a transient fault.")
 
     @field_validator("given", "steps", mode="before")

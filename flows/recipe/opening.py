@@ -80,7 +80,8 @@ def open_recipe(
         if steps is not None:
             require_unseen_prompts(config)
         _write_plan(plan, config, champion)
-    return Recipe(flow, config, connections, forced, champion)
+    began = plan.stat().st_mtime
+    return Recipe(flow, config, connections, forced, champion, began=began)
 
 
 def _require_sources(preset: str, config: LifecycleConfig) -> None:

@@ -9,6 +9,7 @@ from prefect import get_run_logger
 from prefect.runtime import flow_run
 
 from flows.config.lifecycle_config import LifecycleConfig
+from flows.recipe.allowances import allowances_for
 from flows.recipe.judging_rules import digest_of_prompts, uses_of_judge
 from flows.recipe.outline import MATCH
 from flows.recipe.step_inputs import uses_reward_model
@@ -18,6 +19,7 @@ from stages.configs.evaluation_config import EvaluationConfig
 from stages.configs.stage_record import ArtifactKind
 from tasks.admission import is_measured, problems_with, require_admitted
 from tasks.attempts import Match
+from tasks.budget import Allowance
 from tasks.connections import Connections
 from tasks.gate import Verdict, judge
 from tasks.ledger import Decision
@@ -54,6 +56,7 @@ class Recipe:
         champion: when this run was started.
         refs: the finished steps, in their order.
         given: versions of registered models that the preset gives, by name.
+        began: Unix time at which this run was started for the first time.
         is_champion: the policy of this run is champion.
         verdict: what the gate said of it; None if it was not asked.
         against: name of the policy that it was judged against.
@@ -66,6 +69,7 @@ class Recipe:
     champion: ModelVersionRef | None
     refs: dict[str, StageRef] = field(default_factory=dict)
     given: dict[str, StageRef] = field(default_factory=dict)
+    began: float = 0.0
     is_champion: bool = False
     verdict: Verdict | None = None
     against: str = ""
@@ -89,7 +93,15 @@ class Recipe:
         retries = self.config.retries
         given = {role: ref for role, ref in inputs.items() if ref is not None}
         self._require_admitted(step, config, given)
-        job = StageJob(step, config, given, self.config.name, is_forced=step in self.force)
+        job = StageJob(
+            step,
+            config,
+            given,
+            self.config.name,
+            is_forced=step in self.force,
+            allowances=self._allowances(step, config),
+            since=self.began,
+        )
         patient = stage_task.with_options(
             retries=retries.limit, retry_delay_seconds=list(retries.delay_seconds) or [0]
         )
@@ -196,6 +208,16 @@ class Recipe:
         raise ConflictError(
             f"the champion of {self.policy_name} changed, or another candidate was judged, during "
             f"each of {JUDGEMENTS} comparisons; run the flow again"
+        )
+
+    def _allowances(self, step: str, config: StageConfig) -> tuple[Allowance, ...]:
+        return allowances_for(
+            step,
+            config,
+            self.config.budget,
+            store=self.connections.store,
+            before=self.refs.values(),
+            since=self.began,
         )
 
     @property

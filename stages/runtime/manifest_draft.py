@@ -12,7 +12,7 @@ from stages.attempt import Attempt
 from stages.canaries.results import read_results
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
-from stages.configs.placement_config import cpus_apart, gpus_apart
+from stages.configs.placement_config import cpus_apart, reserved_gpus
 from stages.configs.stage_record import ArtifactKind, StageRecord
 from stages.contract import Result
 from stages.runtime.manifest import Manifest, record_files
@@ -62,7 +62,7 @@ def draft_manifest(
         cost={
             "seconds": seconds,
             "cpu_seconds": seconds * (workers * resources.num_cpus + cpus_apart(config)),
-            "gpu_seconds": seconds * (workers * resources.num_gpus + gpus_apart(config)),
+            "gpu_seconds": seconds * reserved_gpus(config),
         },
         finished_at=time.time(),
     )

@@ -81,6 +81,7 @@ class Heartbeat:
 
     def __init__(self, attempt: Attempt) -> None:
         self._path = attempt.heartbeat
+        self._started = time.time()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
@@ -93,7 +94,7 @@ class Heartbeat:
 
     def _beat(self) -> None:
         while True:
-            record = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-            write_json(self._path, record)
+            process = {"pid": os.getpid(), "host": socket.gethostname()}
+            write_json(self._path, {**process, "started": self._started, "time": time.time()})
             if self._done.wait(HEARTBEAT_SECONDS):
                 return

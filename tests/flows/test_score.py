@@ -108,6 +108,37 @@ def test_pairs_get_an_accuracy_with_its_exact_interval(reward_model, pairs):
     )
 
 
+def test_pairs_of_other_forms_and_columns_of_other_names_are_read(reward_model, pairs):
+    assert run(pairs, str(reward_model)).exit_code == 0
+    scores = [line["margin"] for line in read_jsonl(pairs.with_name("out.jsonl"))]
+    pairs.with_name("out.jsonl").unlink()
+    rows = [
+        {
+            "ask": row["prompt"],
+            "first": row["rejected"],
+            "second": row["chosen"],
+            "winner": "second",
+        }
+        for row in read_jsonl(pairs)
+    ]
+    write_jsonl(pairs, rows)
+    done = run(pairs, str(reward_model), "--column", "prompt=ask")
+    assert done.exit_code == 0, done.output
+    assert [line["margin"] for line in read_jsonl(pairs.with_name("out.jsonl"))] == scores
+
+
+def test_responses_in_columns_of_other_names_are_read(responses):
+    rows = [{"ask": row["prompt"], "says": row["response"]} for row in read_jsonl(responses)]
+    write_jsonl(responses, rows)
+    refused = run(responses, "--reward", "name=pattern", "--reward", "pattern=.*enjoy.*")
+    assert refused.exit_code == 1
+    names = ("--column", "prompt=ask", "--column", "response=says")
+    done = run(responses, "--reward", "name=pattern", "--reward", "pattern=.*enjoy.*", *names)
+    assert done.exit_code == 0, done.output
+    scores = [line["score"] for line in read_jsonl(responses.with_name("out.jsonl"))]
+    assert scores == [0.0, 1.0, 1.0, 0.0]
+
+
 def test_a_tie_is_half_right(pairs, tmp_path):
     (tmp_path / "own.py").write_text("def f(rollout):\n    return 1.0\n")
     path = f"path={tmp_path / 'own.py'}:f"
