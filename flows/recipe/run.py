@@ -84,7 +84,14 @@ class Recipe:
         """
         retries = self.config.retries
         given = {role: ref for role, ref in inputs.items() if ref is not None}
-        job = StageJob(step, config, given, self.config.name, is_forced=step in self.force)
+        job = StageJob(
+            step,
+            config,
+            given,
+            self.config.name,
+            is_forced=step in self.force,
+            outage_seconds=retries.outage_seconds,
+        )
         patient = stage_task.with_options(
             retries=retries.limit, retry_delay_seconds=list(retries.delay_seconds) or [0]
         )
