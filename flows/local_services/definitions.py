@@ -12,6 +12,7 @@ from pathlib import Path
 from flows.local_services import health
 from flows.local_services.environment import server_environment, worker_environment
 from flows.local_services.paths import HOST, make_ray_folder, own_origins, project_root
+from flows.local_services.processes import root_of
 from flows.local_services.state import ServiceRecord, ServiceRecords
 from stages.runtime.forked_stage import FOLDER_VARIABLE
 
@@ -161,6 +162,19 @@ def _launch_worker(order: LaunchInputs) -> Launch:
     )
 
 
+def _launch_supervisor(order: LaunchInputs) -> Launch:
+    return Launch(
+        command=(sys.executable, "-m", "flows.local_services.supervisor"),
+        environment=server_environment(order.home, order.records),
+        folder=project_root(),
+        url="",
+    )
+
+
+def _supervisor_lives(record: ServiceRecord) -> bool:
+    return root_of(record) is not None
+
+
 def _tool(name: str) -> str:
     """Return the path of a command in this environment; PATH is not used."""
     return str(Path(sys.executable).parent / name)
@@ -174,5 +188,6 @@ SERVICES: dict[str, Service] = {
         Service("prefect", "Prefect", (4200,), _launch_prefect, health.prefect_answers),
         Service("mlflow", "MLflow", (5000,), _launch_mlflow, health.mlflow_answers),
         Service("worker", "Worker", (), _launch_worker, health.worker_polls, needs="prefect"),
+        Service("supervisor", "Supervisor", (), _launch_supervisor, _supervisor_lives),
     )
 }
