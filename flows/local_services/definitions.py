@@ -115,7 +115,8 @@ def _launch_mlflow(order: LaunchInputs) -> Launch:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     command = (
-        *(_tool("mlflow"), "server", "--host", HOST, "--port", str(port), "--workers", "1"),
+        *(sys.executable, "-m", "tasks.registry.mlflow_server", "--host", HOST),
+        *("--port", str(port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
         # Clients share this disk: they write artifacts themselves, so a checkpoint is never
         # uploaded and `models:/…` loads in place.
@@ -130,6 +131,7 @@ def _launch_ray(order: LaunchInputs) -> Launch:
     command = (
         *(_tool("ray"), "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address", HOST, "--port", str(gcs), "--ray-client-server-port", str(client)),
+        "--no-monitor",  # the process of the autoscaler, which would have no nodes to add
         *("--dashboard-host", HOST, "--dashboard-port", str(dashboard)),
         *("--dashboard-agent-listen-port", str(agent)),
         # Any free port, so that two clusters on one machine do not collide.

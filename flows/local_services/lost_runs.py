@@ -58,7 +58,7 @@ class LostRuns:
             own = processes.get(run["id"], [])
             if run["state"]["type"] == "CANCELLING":
                 self._look_at_cancelling(records, worker, run, own)
-            elif not own and _begun_at(run) < (worker.created or 0.0):
+            elif not own and _begun_at(run) < _first_run_of(worker):
                 self._crash(prefect, run)
 
     def _active(self, prefect: ServiceRecord) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ class LostRuns:
         asked_at = datetime.fromisoformat(run["state"]["timestamp"]).timestamp()
         is_orphan = bool(own) and not any(_is_child(process, worker) for process in own)
         is_left = not own and (
-            asked_at < (worker.created or 0.0) or time.time() - asked_at > ENDING_SECONDS
+            asked_at < _first_run_of(worker) or time.time() - asked_at > ENDING_SECONDS
         )
         ending = self._cancelling.get(run["id"])
         if not (is_orphan or is_left) or (ending and ending.poll() is None):
@@ -121,6 +121,14 @@ class LostRuns:
 
 def _begun_at(run: dict[str, Any]) -> float:
     return datetime.fromisoformat(run["state"]["timestamp"]).timestamp()
+
+
+def _first_run_of(worker: ServiceRecord) -> float:
+    """Return a Unix time before which a worker has started no run; it needs seconds to import.
+
+    The creation time of a process is up to a second too early.
+    """
+    return (worker.created or 0.0) + 1.0
 
 
 def _is_child(process: psutil.Process, worker: ServiceRecord) -> bool:
