@@ -61,6 +61,9 @@ class RetriesConfig(Block):
     delay_seconds: tuple[Annotated[float, Field(ge=0)], ...] = operational(
         (10.0, 60.0, 300.0), "Wait before each further try."
     )
+    outage_seconds: float = operational(
+        900.0, "How long a step waits for a Ray cluster that does not answer; no try.", ge=0
+    )
 
 
 class LifecycleConfig(Block):

@@ -101,6 +101,7 @@ class Recipe:
             is_forced=step in self.force,
             allowances=self._allowances(step, config),
             since=self.began,
+            outage_seconds=retries.outage_seconds,
         )
         patient = stage_task.with_options(
             retries=retries.limit, retry_delay_seconds=list(retries.delay_seconds) or [0]
