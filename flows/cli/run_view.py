@@ -12,6 +12,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
 from flows.cli.session import Session
+from flows.recipe.approval import is_waiting
 from tasks.follow import StepProgress, read_progress
 from tasks.run_steps import RunStep, attempt_of_step, steps_of_run
 from tasks.stage_task import stage_task
@@ -67,6 +68,16 @@ class RunView:
     def is_final(self) -> bool:
         """Whether it has ended."""
         return self.run.state is not None and self.run.state.is_final()
+
+    @property
+    def hint(self) -> str:
+        """What a person must do for the run to go on; empty if nothing."""
+        if not is_waiting(self.run):
+            return ""
+        return (
+            f"It waits for a person: ratchet approve {str(self.run.id)[:8]} --name NAME "
+            "--reason REASON (--hold, --reject)"
+        )
 
 
 def view_of(session: Session, run_id: UUID) -> RunView:

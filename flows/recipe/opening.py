@@ -14,6 +14,7 @@ from flows.config.lifecycle_config import LifecycleConfig
 from flows.config.presets import load_config
 from flows.recipe.given_versions import pin_versions
 from flows.recipe.held_out_prompts import require_unseen_prompts
+from flows.recipe.lifecycle_report import publish_so_far
 from flows.recipe.outline import StepRunner, outline_of, require_steps
 from flows.recipe.round_id import with_round
 from flows.recipe.run import Recipe
@@ -80,7 +81,7 @@ def open_recipe(
         if steps is not None:
             require_unseen_prompts(config)
         _write_plan(plan, config, champion)
-    return Recipe(flow, config, connections, forced, champion)
+    return Recipe(flow, config, connections, forced, champion, report=publish_so_far)
 
 
 def _require_sources(preset: str, config: LifecycleConfig) -> None:
