@@ -89,9 +89,10 @@ def publish_report(recipe: Recipe) -> LifecycleSummary:
     about = _about(recipe, run)
     past = configs_to_compare(store, recipe.config.name, run.id, recipe.champion)
     story = gather(store, refs, recipe.config, about, _outcome(recipe), compared=past)
-    rows = _rows(story)
+    rows, decided = _rows(story), recipe.decision.verdict if recipe.decision else ""
+    note = f"{_note(story)}\n\n**{decided.capitalize() or 'Not decided'}**: {_in_words(recipe)}."
     url, path = report(
-        run, about.lifecycle, render(story), _metrics(story), rows, _note(story), recipe.connections
+        run, about.lifecycle, render(story), _metrics(story), rows, note, recipe.connections
     )
     summary: LifecycleSummary = {
         "lifecycle": recipe.config.name,
@@ -101,7 +102,7 @@ def publish_report(recipe: Recipe) -> LifecycleSummary:
         "reward": _reward(story),
         "rows": rows,
         "is_champion": recipe.is_champion,
-        "decision": recipe.decision.verdict if recipe.decision else "",
+        "decision": decided,
         "verdict": _in_words(recipe),
         "report": url,
         "report_file": str(path),
