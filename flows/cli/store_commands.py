@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -50,6 +51,39 @@ def compare(
     from flows.cli.compare import compare as compare_results
 
     compare_results(first, second)
+
+
+@app.command()
+def receipt(
+    result: Annotated[str, typer.Argument(metavar="RESULT", help=f"{RESULT}.")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write. By default the receipt is printed.")
+    ] = None,
+) -> None:
+    """Write how a result was made: every stage before it, with config, data, packages, machine."""
+    from flows.cli.reproduce import write_receipt_of
+
+    write_receipt_of(result, out)
+
+
+@app.command()
+def reproduce(
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="Of `ratchet receipt`.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder of the results, e.g. an empty one.")],
+    move: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="Where a path of the receipt is here; repeatable."),
+    ] = None,
+) -> None:
+    """Make the stages of a receipt again on this machine, and compare every byte.
+
+    No service is needed. Exit code 1 if a result differs; what differs is printed.
+    """
+    from flows.cli.reproduce import reproduce as make_again
+
+    raise typer.Exit(0 if make_again(receipt, out, move or []) else 1)
 
 
 @app.command()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.model_use.named_model import connections_here
-from flows.model_use.store_graph import StoreGraph
 from stages.runtime.manifest import Manifest
+from stages.runtime.store_graph import StoreGraph
 from tasks import ledger
 from tasks.decisions import BY_HAND
 from tasks.gate import Verdict

