@@ -18,6 +18,7 @@ from flows.recipe.opening import open_recipe
 from flows.recipe.outline import outline_of
 from flows.recipe.run import Recipe
 from flows.recipe.run_name import name_from
+from flows.recipe.trained_sources import inherited_sources
 from tasks.refs import StageRef
 from tasks.registry_tasks import force, read_champion, roll_back, stage_ref_of
 from tasks.versions import ModelVersionRef
@@ -77,7 +78,8 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
 
 
 def _judge(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
-    require_unseen_prompts(recipe.config)
+    inherited = inherited_sources(recipe.config, recipe.connections, target)
+    require_unseen_prompts(recipe.config, inherited)
     compared = outline_of(steps, recipe.config).inputs.get("evaluation")
     if recipe.config.evaluation is None or compared is None:
         raise ConfigError(

@@ -19,6 +19,7 @@ from flows.recipe.outline import StepRunner, outline_of, require_steps
 from flows.recipe.round_id import with_round
 from flows.recipe.run import Recipe
 from flows.recipe.run_logs import tell_foreseen_errors_briefly
+from flows.recipe.trained_sources import inherited_sources
 from stages.files import write_json
 from stages.runtime.sources import missing_sources, pin_revisions
 from tasks.connections import Connections, connect
@@ -28,6 +29,9 @@ from training_core.errors import DataError, IntegrityError, RatchetError
 from training_core.strict_json import read_object
 
 tell_foreseen_errors_briefly()  # at import, so that it applies before the first line of a flow
+
+ROUNDS = "iterative-dpo"
+"""The flow that may start from the champion."""
 
 MAX_RUNS = 20
 """A flow run that was started this often, by an automation or by Retry, is given up.
@@ -79,9 +83,15 @@ def open_recipe(
         config, champion = _resolve(config, connections)
         _require_sources(preset, config)
         if steps is not None:
-            require_unseen_prompts(config)
+            starts = (champion,) if champion and starts_from_champion(flow, config) else ()
+            require_unseen_prompts(config, inherited_sources(config, connections, *starts))
         _write_plan(plan, config, champion)
     return Recipe(flow, config, connections, forced, champion, report=publish_so_far)
+
+
+def starts_from_champion(flow: str, config: LifecycleConfig) -> bool:
+    """Whether the first policy that a flow trains is the champion."""
+    return flow == ROUNDS and config.iterative_dpo.start == "champion"
 
 
 def _require_sources(preset: str, config: LifecycleConfig) -> None:
