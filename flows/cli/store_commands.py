@@ -93,10 +93,18 @@ def gc(
         bool, typer.Option("--delete", help="Delete it. Without this it is only listed.")
     ] = False,
     older_than: Annotated[
-        float, typer.Option(help="Days since an attempt wrote its last file.", min=0)
+        float, typer.Option(help="Days since the last file was written, or a run used it.", min=0)
     ] = 7.0,
+    results: Annotated[
+        bool,
+        typer.Option(
+            "--results",
+            help="Results instead: those that no promotion, alias or younger run reaches.",
+        ),
+    ] = False,
 ) -> None:
     """List or delete checkpoints of finished stages and files of attempts that came to nothing."""
-    from flows.cli.gc import collect_garbage
+    from flows.cli.gc import collect_garbage, collect_results
 
-    collect_garbage(older_than_days=older_than, delete=delete)
+    collect = collect_results if results else collect_garbage
+    collect(older_than_days=older_than, delete=delete)

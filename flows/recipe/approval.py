@@ -22,7 +22,7 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.flow_runs import suspend_flow_run
 from prefect.input import RunInput
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Scheduled
 from pydantic import ConfigDict, Field
 
@@ -66,6 +66,19 @@ def question_of(about: str, evidence: Verdict, report: str) -> str:
     return "\n\n".join(parts)
 
 
+def require_deployment(config: ApprovalConfig) -> None:
+    """Check that something can start this flow run again after it was suspended.
+
+    Raises:
+        ConfigError: if an approval is required and the run has no deployment.
+    """
+    if config.required and deployment.id is None:
+        raise ConfigError(
+            "promotion.approval.required suspends the run, and only a run of a deployment can be "
+            "started again: start it with `ratchet run`, or leave `approval` out"
+        )
+
+
 def ask_for_approval(question: str, key: str, config: ApprovalConfig) -> Approval:
     """Suspend this flow run until a person answers; return the answer when it has started again.
 
@@ -75,14 +88,8 @@ def ask_for_approval(question: str, key: str, config: ApprovalConfig) -> Approva
         config: for how long the question stands.
 
     Raises:
-        ConfigError: if the run has no deployment, so that nothing could start it again; for an
-            answer without a name or a reason.
+        ConfigError: for an answer without a name or a reason.
     """
-    if not flow_run.deployment_id:
-        raise ConfigError(
-            "promotion.approval.required suspends the run, and only a run of a deployment can be "
-            "started again: start it with `ratchet run`, or leave `approval` out"
-        )
     with get_client(sync_client=True) as client:
         _plan_expiry(client, UUID(str(flow_run.id)), key, config)
     limit = timedelta(hours=config.expires_hours) + GRACE
@@ -135,7 +142,7 @@ def _plan_expiry(client: SyncPrefectClient, run_id: UUID, key: str, config: Appr
     """Schedule the run that answers at the end of the time, once for each question."""
     log = get_run_logger()
     try:
-        deployment = client.read_deployment_by_name(EXPIRY_DEPLOYMENT)
+        expiry = client.read_deployment_by_name(EXPIRY_DEPLOYMENT)
     except ObjectNotFound:
         log.warning(
             "there is no deployment %s, so without an answer this run fails a day after its time; "
@@ -147,7 +154,7 @@ def _plan_expiry(client: SyncPrefectClient, run_id: UUID, key: str, config: Appr
     told = f"nobody answered within {config.expires_hours:g} hours"
     parameters = {"run": str(run_id), "answer": "hold", "name": NOBODY, "reason": told, "key": key}
     client.create_flow_run_from_deployment(
-        deployment.id,
+        expiry.id,
         parameters=parameters,
         state=Scheduled(scheduled_time=ends),
         name=f"end of the approval of {flow_run.name}",

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.config.presets import load_config
+from flows.recipe.approval import require_deployment
 from flows.recipe.given_versions import pin_versions
 from flows.recipe.held_out_prompts import require_unseen_prompts
 from flows.recipe.lifecycle_report import publish_so_far
@@ -61,7 +62,8 @@ def open_recipe(
         round_id: gives this run its own seed for sampling pairs; None keeps the preset's.
 
     Raises:
-        ConfigError: for a wrong preset, key, value or step.
+        ConfigError: for a wrong preset, key, value or step; if an approval is required and nothing
+            could start this run again.
         DataError: if data is not where the config says, or a step trains on prompts of the
             evaluation.
         RatchetError: if the run was started too often.
@@ -78,6 +80,7 @@ def open_recipe(
         _require_sources(preset, config)
     else:
         config = with_round(load_config(preset, overrides), round_id)
+        require_deployment(config.promotion.approval)
         if steps is not None:
             require_steps(forced, [*outline_of(steps, config).refs])
         config, champion = _resolve(config, connections)
