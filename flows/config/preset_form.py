@@ -46,6 +46,7 @@ def with_values_of(
             block["description"] += f" `{preset}` has none."
             block["position"] = 1  # behind the others, which have none
     overrides["anyOf"] = [CLOSED, blocks]
+    overrides.pop("default", None)  # with it the page takes the empty block for an open one
     used = set(_definitions_below(form["properties"], definitions))
     form["definitions"] = {name: each for name, each in definitions.items() if name in used}
     return form
