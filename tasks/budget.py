@@ -124,7 +124,7 @@ def _seconds(attempt: Attempt, since: float) -> float:
         beat = read_object(attempt.heartbeat, remedy="delete it; its time then does not count")
     except FileNotFoundError:
         return 0.0
-    begun, last = beat.get("started"), beat.get("time")
-    if not isinstance(begun, int | float) or not isinstance(last, int | float):
+    lived, last = beat.get("seconds"), beat.get("time")
+    if not isinstance(lived, int | float) or not isinstance(last, int | float):
         return 0.0  # of an earlier release
-    return max(0.0, last - max(begun, since))
+    return min(lived, max(0.0, last - since))

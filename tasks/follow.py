@@ -17,11 +17,11 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
+from stages.runtime.heartbeats import is_alive
 from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from stages.runtime.store import Request
 from tasks.registry import FlowRun, Registry
-from tasks.submission import is_alive
-from training_core.errors import IntegrityError, TransientError
+from training_core.errors import IntegrityError, TransientError, UnreachableError
 from training_core.strict_json import read_object
 
 POLL_SECONDS = 0.5
@@ -60,7 +60,7 @@ def follow(
         The last information from the cluster about the job.
 
     Raises:
-        TransientError: if the cluster does not answer and the process has no recent heartbeat.
+        UnreachableError: if the cluster does not answer and the process does not live.
         RatchetError: of `watch`.
     """
     tail = LogTail(attempt.log)
@@ -83,7 +83,7 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
     """Return the state of the job; RUNNING if only its heartbeat shows that it is alive."""
     try:
         info = cluster.info(attempt.job_id)
-    except TransientError:
+    except UnreachableError:
         if is_alive(attempt):
             return JobInfo(JobStatus.RUNNING)
         raise

@@ -14,6 +14,7 @@
     ├── ConflictError      the basis of a decision has changed; decide again, never overwrite
     ├── StoppedError       the stage got SIGTERM and saved its state; it can be resumed
     └── TransientError     a lost worker, node or connection; retried with backoff
+        └── UnreachableError   a cluster that does not answer; waiting for it is no try
 
 Every message contains what was expected, what was found, and what to do.
 """
@@ -75,3 +76,7 @@ class StoppedError(RatchetError):
 
 class TransientError(RatchetError):
     """A failure outside the stage, e.g. of a node; the same request may succeed later."""
+
+
+class UnreachableError(TransientError):
+    """A cluster does not answer; what it runs may go on."""

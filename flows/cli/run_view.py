@@ -13,6 +13,7 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 
 from flows.cli.session import Session
 from flows.cli.why_waiting import why_waiting
+from flows.recipe.approval import is_waiting
 from tasks.follow import StepProgress, read_progress
 from tasks.run_steps import RunStep, attempt_of_step, steps_of_run
 from tasks.stage_task import stage_task
@@ -59,7 +60,7 @@ class RunView:
     Attributes:
         run: as Prefect knows it.
         steps: those that it has begun.
-        waits_for: what a person must do so that it begins; empty if it needs nobody.
+        waits_for: why it does not begin, and what helps; empty if it needs nobody.
     """
 
     run: FlowRun
@@ -75,6 +76,16 @@ class RunView:
     def is_final(self) -> bool:
         """Whether it has ended."""
         return self.run.state is not None and self.run.state.is_final()
+
+    @property
+    def hint(self) -> str:
+        """What a person must do for the run to go on; empty if nothing."""
+        if not is_waiting(self.run):
+            return self.waits_for
+        return (
+            f"It waits for a person: ratchet approve {str(self.run.id)[:8]} --name NAME "
+            "--reason REASON (--hold, --reject)"
+        )
 
 
 def view_of(session: Session, run_id: UUID) -> RunView:

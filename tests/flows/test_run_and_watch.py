@@ -51,10 +51,10 @@ def test_a_run_that_nobody_begins_says_what_is_missing(client):
     deployment = deploy_flow(client, "waiting", pool)
     run = client.create_flow_run_from_deployment(deployment)
     view = RunView(run, (), why_waiting(client, run))
-    assert view.waits_for.startswith("no worker polls the work pool 'alone'; start one with")
+    assert view.waits_for.startswith("No worker polls the work pool 'alone'; start one with")
     shown = io.StringIO()
     PlainLines(Terminal(file=shown)).show(view)
-    assert shown.getvalue() == f"{run.name}: Scheduled: {view.waits_for}\n"
+    assert shown.getvalue() == f"{run.name}: Scheduled. {view.waits_for}\n"
 
     client.update_work_pool(pool, WorkPoolUpdate(is_paused=True))
     assert "`prefect work-pool resume alone`" in why_waiting(client, run)

@@ -139,7 +139,7 @@ def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecy
     run = lifecycle.run("promote/default", version="sft", overrides=FEW_JUDGED)
     assert run.state_name == "Completed"
     assert client.get_model_version_by_alias("tiny.policy", "champion").version == champion
-    assert lifecycle.says(run.id, "the evidence is not enough")
+    assert lifecycle.says(run.id, "stays a candidate (reject)")
 
 
 def test_a_rollback_needs_a_former_champion_and_is_an_entry_of_the_ledger(
