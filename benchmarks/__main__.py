@@ -87,6 +87,12 @@ def _grpo(one: ArgumentParser) -> None:
     one.add_argument("--threads", type=int, default=2)
 
 
+def _leaks(one: ArgumentParser) -> None:
+    one.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    one.add_argument("--words", type=int, default=60, help="in a prompt")
+    one.add_argument("--judged", type=int, default=2000, help="prompts of the evaluation")
+
+
 def _learning(one: ArgumentParser) -> None:
     parts = ("sft", "reward", "preference", "process")
     one.add_argument("parts", nargs="*", choices=[[], *parts], help="default: all parts")
@@ -172,6 +178,7 @@ ARGUMENTS: Mapping[str, Callable[[ArgumentParser], None]] = {
     "digests": _digests,
     "gpu": _gpu,
     "grpo": _grpo,
+    "leaks": _leaks,
     "learning": _learning,
     "lifecycle": _lifecycle,
     "loss_memory": _loss_memory,

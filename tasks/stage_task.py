@@ -27,16 +27,17 @@ from stages.runtime.manifest import Manifest
 from stages.runtime.ray_cluster import JobInfo
 from stages.runtime.sources import digests_of_sources
 from stages.runtime.stage_key import stage_key
-from stages.runtime.store import Request
+from stages.runtime.store import Request, Store
+from tasks.budget import Allowance, BudgetWatch, hours_of
 from tasks.connections import Connections
 from tasks.failures import failure_of, is_transient
 from tasks.follow import CurveMirror, RunLogger, follow
 from tasks.outage import Outage
 from tasks.refs import StageRef, ref_of
 from tasks.run_steps import RunStep, note_step
-from tasks.submission import attach_or_submit, join_waiters, leave_waiters
+from tasks.submission import attach_or_submit, join_waiters, leave_waiters, stop_alone
 from tasks.this_run import this_flow_run
-from training_core.errors import ConfigError, IntegrityError, UnreachableError
+from training_core.errors import BudgetError, ConfigError, IntegrityError, UnreachableError
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class StageJob:
         inputs: finished stages by role.
         lifecycle: name of the experiment and the registered models.
         is_forced: run it again even if it is done.
+        allowances: what the budgets of the flow run leave for it.
+        since: Unix time at which the flow run began, for the budgets.
         outage_seconds: how long it waits for a cluster that does not answer.
     """
 
@@ -57,6 +60,8 @@ class StageJob:
     inputs: Mapping[str, StageRef]
     lifecycle: str
     is_forced: bool = False
+    allowances: tuple[Allowance, ...] = ()
+    since: float = 0.0
     outage_seconds: float = 900.0
 
     @property
@@ -121,6 +126,7 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
 
 def _run(job: StageJob, request: Request, connections: Connections, log: RunLogger) -> Manifest:
     waiter = str(flow_run.id)
+    _budget_watch(job, request, connections.store).look(None)
     join_waiters(connections.store, request, waiter)
     outage = Outage(job.outage_seconds, log)
     while True:
@@ -151,9 +157,27 @@ def _attend(
     attempt, was_there = found
     log.info("%s job %s", "attached to" if was_there else "submitted", attempt.job_id)
     mirror = CurveMirror(connections.registry, attempt, request, job.lifecycle, this_flow_run())
-    return attempt, follow(
-        attempt, connections.cluster, mirror, log, step=job.step, resources=resources
-    )
+    try:
+        info = follow(
+            attempt,
+            connections.cluster,
+            mirror,
+            log,
+            step=job.step,
+            resources=resources,
+            watch=_budget_watch(job, request, connections.store).look,
+        )
+    except BudgetError:
+        stop_alone(connections.store, connections.cluster, attempt, str(flow_run.id))
+        raise
+    return attempt, info
+
+
+def _budget_watch(job: StageJob, request: Request, store: Store) -> BudgetWatch:
+    def worked() -> float:
+        return hours_of(store.attempts(request.stage, request.key), job.since)
+
+    return BudgetWatch(job.step, job.allowances, worked)
 
 
 def _require_kind(job: StageJob, role: str, ref: StageRef) -> None:

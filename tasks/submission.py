@@ -97,6 +97,14 @@ def stop_abandoned(
     return stopped
 
 
+def stop_alone(store: Store, cluster: RayCluster, attempt: Attempt, waiter: str) -> None:
+    """Stop the job of an attempt, unless another flow run than `waiter` waits for its result."""
+    leave_waiters(store, attempt.stage, attempt.key, waiter)
+    waiters = store.stage_dir(attempt.stage, attempt.key) / "waiters"
+    if not any(waiters.iterdir()):
+        cluster.stop(attempt.job_id)
+
+
 def _submit(
     cluster: RayCluster, attempt: Attempt, request: Request, resources: ResourcesConfig
 ) -> None:

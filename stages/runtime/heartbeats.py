@@ -42,9 +42,11 @@ class Heartbeat:
         self._thread.join()
 
     def _beat(self) -> None:
+        begun = time.monotonic()
         own = {"host": socket.gethostname(), "place": this_place(), **identity_of(os.getpid())}
         while True:
-            write_json(self._path, {**own, "time": time.time()})
+            lived = {"seconds": time.monotonic() - begun, "time": time.time()}
+            write_json(self._path, {**own, **lived})
             if self._done.wait(HEARTBEAT_SECONDS):
                 return
 

@@ -155,6 +155,8 @@ class Store:
         for attempt in self.attempts(stage, key):  # the stage would resume from its checkpoints
             if attempt.checkpoints.exists():
                 attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
+            if attempt.canaries.exists():
+                attempt.canaries.rename(attempt.canaries.with_name("canaries.set-aside.json"))
         mark.touch()  # the last, or a process killed before the rest would reuse the stage
 
     def manifests(self) -> list[Manifest]:
