@@ -44,6 +44,12 @@ def parser() -> ArgumentParser:
     return found
 
 
+def _chaos(one: ArgumentParser) -> None:
+    one.add_argument("--seed", type=int, default=0, help="of the choice of processes and moments")
+    one.add_argument("--every", type=float, default=12.0, help="mean seconds between two kills")
+    one.add_argument("--kills", type=int, default=0, help="at most so many; 0: until it completes")
+
+
 def _controller(one: ArgumentParser) -> None:
     sizes = [4**power for power in range(3, 9)]
     one.add_argument("--rollouts", type=int, nargs="+", default=sizes)
@@ -167,6 +173,7 @@ def _workers(one: ArgumentParser) -> None:
 
 
 ARGUMENTS: Mapping[str, Callable[[ArgumentParser], None]] = {
+    "chaos": _chaos,
     "controller": _controller,
     "digests": _digests,
     "gpu": _gpu,

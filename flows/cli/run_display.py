@@ -101,7 +101,7 @@ class PlainLines:
         """Print what has changed since the last call."""
         if not view.is_final:
             hint = f". {view.hint}" if view.hint else ""
-            self._tell("", view.state, f"{view.run.name}: {view.state}{hint}")
+            self._tell("", view.state + view.hint, f"{view.run.name}: {view.state}{hint}")
         for step in view.steps:
             if step.result or view.is_final or step.state not in DONE:
                 self._tell(step.name, step.state, _line_of(step))

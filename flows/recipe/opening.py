@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from pydantic import ValidationError
 
@@ -15,6 +17,7 @@ from flows.config.presets import load_config
 from flows.recipe.approval import require_deployment
 from flows.recipe.given_versions import pin_versions
 from flows.recipe.held_out_prompts import require_unseen_prompts
+from flows.recipe.left_tasks import end_left_tasks
 from flows.recipe.lifecycle_report import publish_so_far
 from flows.recipe.outline import StepRunner, outline_of, require_steps
 from flows.recipe.round_id import with_round
@@ -73,6 +76,9 @@ def open_recipe(
             f"this run was started {count} times, the limit is {MAX_RUNS}; look at its log, "
             "then start a new run, which continues where this one ended"
         )
+    if count > 1:
+        with get_client(sync_client=True) as client:
+            end_left_tasks(client, UUID(str(flow_run.id)))
     connections, forced = connect(), tuple(force)
     plan = connections.store.root / "plans" / f"{flow_run.id}.json"
     if plan.exists():
@@ -89,7 +95,8 @@ def open_recipe(
             starts = (champion,) if champion and starts_from_champion(flow, config) else ()
             require_unseen_prompts(config, inherited_sources(config, connections, *starts))
         _write_plan(plan, config, champion)
-    return Recipe(flow, config, connections, forced, champion, report=publish_so_far)
+    began = plan.stat().st_mtime
+    return Recipe(flow, config, connections, forced, champion, began=began, report=publish_so_far)
 
 
 def starts_from_champion(flow: str, config: LifecycleConfig) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from stages.configs.canary_record import CanaryRecord
 from stages.runtime.manifest import Manifest
 from stages.runtime.store import Store
 from tasks.gate import Verdict
@@ -99,6 +100,7 @@ class Step:
     log: Path | None = None
     samples: tuple[Samples, ...] = ()
     reward_rounds: RewardRounds | None = None
+    canaries: tuple[CanaryRecord, ...] = ()
 
     @property
     def key(self) -> str:
@@ -203,6 +205,7 @@ def _with_manifest(
         inputs=tuple(inputs),
         cost=manifest.cost,
         environment=manifest.environment,
+        canaries=manifest.canaries,
         curves=read_curves(manifest.stage, attempt.metrics),
         log=attempt.log.resolve() if attempt.log.exists() else None,
         samples=_samples_of(step, manifest, store, judged),
