@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prefect import get_run_logger
@@ -10,19 +10,18 @@ from prefect.runtime import flow_run
 
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.recipe.allowances import allowances_for
-from flows.recipe.approval import ask_for_approval, question_of
+from flows.recipe.approval import question_of, with_answer
 from flows.recipe.judging_rules import digest_of_prompts, sources_of_prompts, uses_of_judge
 from flows.recipe.outline import MATCH
 from flows.recipe.reward_model_bar import require_admitted_reward_model
 from stages.configs.block import StageConfig
 from stages.configs.evaluation_config import EvaluationConfig
 from stages.configs.stage_record import ArtifactKind
-from stages.runtime.stage_key import digest_of
 from tasks.attempts import Match
 from tasks.budget import Allowance
 from tasks.connections import Connections
-from tasks.decisions import Decision
-from tasks.gate import Outcome, Verdict, judge
+from tasks.decisions import RELATIONS, Decision
+from tasks.gate import Verdict, judge
 from tasks.gate.judged_responses import read_responses
 from tasks.refs import StageRef
 from tasks.registry_tasks import (
@@ -40,14 +39,6 @@ from tasks.stage_task import StageJob, stage_task
 from tasks.submission import leave_all_waiters
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError, ConflictError
-
-KEY_LENGTH = 12
-OUTCOMES: Mapping[Outcome, str] = {
-    "promote": "beats",
-    "hold": "is not proven better than",
-    "reject": "does not beat",
-}
-"""What the gate says -> what the ledger says of candidate and opponent."""
 
 JUDGEMENTS = 3
 """How often a candidate is judged if the champion moves, or another is judged, meanwhile."""
@@ -195,7 +186,7 @@ class Recipe:
                 evidence=verdict,
                 match=match,
                 who=who or self.flow,
-                why=why or f"{self.flow}: {OUTCOMES[verdict.outcome]} {rival}",
+                why=why or f"{self.flow}: {RELATIONS[verdict.outcome]} {rival}",
             )
             if verdict.passed and self.config.promotion.approval.required:
                 decision = self._approved(version, decision)
@@ -268,10 +259,7 @@ class Recipe:
         about = f"**{self.policy_name}/{version}** has passed the gate against {self.against}."
         self.decision = None  # the report says that it waits
         question = question_of(about, decision.evidence, self.report(self) if self.report else "")
-        key = digest_of(decision.match.model_dump())[:KEY_LENGTH]
-        given = ask_for_approval(question, key, self.config.promotion.approval)
-        update = {"who": given.name, "why": given.reason, "answer": given.answer}
-        return decision.model_copy(update=update)
+        return with_answer(decision, question, self.config.promotion.approval)
 
     def _against(
         self, champion: ModelVersionRef | None, candidate: StageRef, reward_model: StageRef | None
