@@ -120,6 +120,8 @@ def check_deployments(deployments: list[dict[str, Any]]) -> None:
     for entry in WRITTEN["deployments"]:
         deployment = stored.pop((entry["entrypoint"], entry["name"]))
         assert deployment["parameters"] == entry["parameters"]
+        form = deployment["parameter_openapi_schema"]["properties"]["overrides"]
+        assert f"In `{entry['parameters']['preset']}`: " in str(form)
         assert deployment["enforce_parameter_schema"] is False
         assert deployment["tags"] == entry.get("tags", [])
         queue = entry["work_pool"].get("work_queue_name", "default")
