@@ -28,9 +28,10 @@ COUNTED = /^(Collecting|Processing|Requirement already)/ { if (++n % 25 == 0) pr
 #   PYTEST_ARGS  more options for pytest
 #   WORKERS      number of test processes; one of them runs the lifecycle tests
 #   UV_ARGS      more options for the resolver, e.g. --upgrade
+#   CHAOS_ARGS   options of `make chaos`, e.g. --seed 1 --every 6
 #   COVERED      percent of lines that `make coverage` expects
 
-.PHONY: help venv demo test unit coverage check format docs screenshots lock clean
+.PHONY: help venv demo test unit coverage chaos check format docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +78,9 @@ coverage: venv ## run every test, report lines and branches; fails below COVERED
 	@$(BIN)/coverage report | awk '{ print } \
 		/^TOTAL/ { found = 100 * (1 - $$3 / $$2) } \
 		END { printf "lines: %.1f %%, at least $(COVERED) %% expected\n", found; exit found < $(COVERED) }'
+
+chaos: venv ## kill processes of a lifecycle at random until it completes (CHAOS_ARGS: see its --help)
+	$(BIN)/python -m benchmarks chaos $(CHAOS_ARGS)
 
 check: venv ## check formatting, lint, types and import rules, run the quick tests
 	$(BIN)/ruff format --check .

@@ -44,6 +44,12 @@ def parser() -> ArgumentParser:
     return found
 
 
+def _chaos(one: ArgumentParser) -> None:
+    one.add_argument("--seed", type=int, default=0, help="of the choice of processes and moments")
+    one.add_argument("--every", type=float, default=12.0, help="mean seconds between two kills")
+    one.add_argument("--kills", type=int, default=0, help="at most so many; 0: until it completes")
+
+
 def _controller(one: ArgumentParser) -> None:
     sizes = [4**power for power in range(3, 9)]
     one.add_argument("--rollouts", type=int, nargs="+", default=sizes)
@@ -79,6 +85,12 @@ def _grpo(one: ArgumentParser) -> None:
     one.add_argument("--group", type=int, default=8, help="responses per prompt")
     one.add_argument("--tokens", type=int, default=96, help="limit of a response")
     one.add_argument("--threads", type=int, default=2)
+
+
+def _leaks(one: ArgumentParser) -> None:
+    one.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    one.add_argument("--words", type=int, default=60, help="in a prompt")
+    one.add_argument("--judged", type=int, default=2000, help="prompts of the evaluation")
 
 
 def _learning(one: ArgumentParser) -> None:
@@ -161,10 +173,12 @@ def _workers(one: ArgumentParser) -> None:
 
 
 ARGUMENTS: Mapping[str, Callable[[ArgumentParser], None]] = {
+    "chaos": _chaos,
     "controller": _controller,
     "digests": _digests,
     "gpu": _gpu,
     "grpo": _grpo,
+    "leaks": _leaks,
     "learning": _learning,
     "lifecycle": _lifecycle,
     "loss_memory": _loss_memory,

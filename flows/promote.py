@@ -1,4 +1,4 @@
-"""Promotion by hand: judge a model version against the champion, or roll back to an older one."""
+"""Promotion by hand: judge a model version, force it, or roll back to an older champion."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from flows.recipe.opening import open_recipe
 from flows.recipe.outline import outline_of
 from flows.recipe.run import Recipe
 from flows.recipe.run_name import name_from
+from flows.recipe.trained_sources import inherited_sources
 from tasks.refs import StageRef
-from tasks.registry_tasks import read_champion, roll_back, stage_ref_of
+from tasks.registry_tasks import force, read_champion, roll_back, stage_ref_of
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError
 
 VersionName = Annotated[int | str, WithJsonSchema({"type": "string"})]
 """Prefect's page has one text field for it; its command line makes a number of `-p version=7`."""
+
+
+BY_HAND = {"rollback": (roll_back, "promote", "rollback"), "force": (force, "", "")}
+"""Action without evidence -> its task, and the name and the reason that stand in for none given."""
 
 
 @flow(
@@ -38,7 +43,7 @@ VersionName = Annotated[int | str, WithJsonSchema({"type": "string"})]
 def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fills in
     preset: str = "tiny",
     version: VersionName = "candidate",
-    action: Literal["promote", "rollback"] = "promote",
+    action: Literal["promote", "force", "rollback"] = "promote",
     decided_by: str = "",
     reason: str = "",
     changes: Lines = (),
@@ -50,7 +55,8 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
         preset: a file of deployments/presets; its name is that of the policies.
         version: number or alias of the version, e.g. `7` or `candidate`.
         action: `promote` evaluates it against the SFT policy and the champion first; `rollback`
-            needs no evidence, but takes only a version that has been champion.
+            needs no evidence, but takes only a version that has been champion; `force` needs no
+            evidence either, but a name and a reason.
         decided_by: who decides, for the ledger; not verified, since Prefect's open-source
             server has no users.
         reason: why, for people who read the ledger.
@@ -67,22 +73,18 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     is_number = str(version).isdigit()
     reference = f"models:/{name}{'/' if is_number else '@'}{version}"
     target = registry.models.resolve(reference)
-    if action == "rollback":
+    if action in BY_HAND:
         based_on, _ = read_champion(recipe.connections, name)
-        roll_back(
-            recipe.connections,
-            name,
-            target.version,
-            based_on=based_on,
-            who=decided_by or "promote",
-            why=reason or "rollback",
-        )
+        act, who, why = BY_HAND[action]
+        who, why = decided_by or who, reason or why
+        act(recipe.connections, name, target.version, based_on=based_on, who=who, why=why)
         return True
     return _judge(recipe, target, who=decided_by or None, why=reason or None)
 
 
 def _judge(recipe: Recipe, target: ModelVersionRef, *, who: str | None, why: str | None) -> bool:
-    require_unseen_prompts(recipe.config)
+    inherited = inherited_sources(recipe.config, recipe.connections, target)
+    require_unseen_prompts(recipe.config, inherited)
     compared = outline_of(steps, recipe.config).inputs.get("evaluation")
     if recipe.config.evaluation is None or compared is None:
         raise ConfigError(

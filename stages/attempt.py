@@ -64,6 +64,11 @@ class Attempt:
         return self.directory / "error.json"
 
     @property
+    def canaries(self) -> Path:
+        """Results of the checks before the first step."""
+        return self.directory / "canaries.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.directory / "checkpoints"

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from stages.batches.encoding import encode_demonstrations
+from stages.batches.encoding import demonstration_examples, encode_demonstrations
 from stages.batches.micro_batches import Examples, cut
-from stages.configs.distillation_config import DistillationConfig
+from stages.canaries.answers import answers_in
+from stages.canaries.probe import Probe, dataset_probe, trained_logprobs
+from stages.canaries.running import run_canaries
+from stages.configs.distillation_config import STAGE, DistillationConfig
 from stages.contract import Context, Inputs, Result, resolve_source
-from stages.datasets import demonstrations
+from stages.datasets import Demonstration, demonstrations
 from stages.sampling.on_policy import mixed_batches
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
@@ -63,9 +66,17 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
         return {"heldout_divergence": _mean_divergence(objective, student, test, config)}
 
     before = measure() if heldout else {}
+    whole = balanced(objective, config.model.moe_aux_loss_coef)
+    run_canaries(
+        STAGE.canaries,
+        context,
+        student,
+        lambda: _probe(config, tokenizer, student, train, whole, rows=rows),
+        skip=config.skip_canaries,
+    )
     fit(
         student,
-        balanced(objective, config.model.moe_aux_loss_coef),
+        whole,
         mixed_batches(
             student,
             tokenizer,
@@ -89,6 +100,29 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     if heldout:
         metrics |= before_and_after(before, measure())
     return Result(metrics)
+
+
+def _probe(
+    config: DistillationConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    student: LanguageModel,
+    train: Examples,
+    objective: Objective[Batch],
+    *,
+    rows: Sequence[Demonstration],
+) -> Probe:
+    """Return what the canaries look at."""
+    encode = partial(demonstration_examples, tokenizer, max_tokens=config.training.max_tokens)
+    return dataset_probe(
+        student,
+        tokenizer,
+        train,
+        train.examples,
+        objective,
+        outputs=trained_logprobs,
+        budget_tokens=config.training.micro_batch_tokens,
+        answers=answers_in(rows, encode, train.examples),
+    )
 
 
 def _require_one_vocabulary(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from stages.batches.encoding import encode_pairs
-from stages.batches.micro_batches import Pairs, micro_batches, over_all, rounding, sharing_pays
-from stages.configs.dpo_config import DpoConfig
+from stages.batches.encoding import encode_pairs, pair_examples
+from stages.batches.micro_batches import Pairs, micro_batches, over_all, sharing_pays
+from stages.canaries.answers import answers_in
+from stages.canaries.probe import Probe, dataset_probe, equal_reference_of, trained_logprobs
+from stages.canaries.running import run_canaries
+from stages.configs.dpo_config import STAGE, DpoConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import Preference, preferences
 from stages.sampling.selection import without_repeats
@@ -23,7 +26,8 @@ from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.pair_logprobs import PairLogprobs
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.data import chat
-from training_core.errors import ConfigError, MismatchError
+from training_core.errors import ConfigError
+from training_core.loop import Objective
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows, sequence_logprobs
 from training_core.models.language_model import LanguageModel
@@ -31,9 +35,6 @@ from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import PairBatch, pair_logprobs, preference
 
 CHECKED_PAIRS = 32
-HALF_GAP = 0.05
-"""Largest mean log-ratio per token in half precision, where sums are inexact; in nats."""
-
 
 Rewards = Callable[[PairLogprobs], tuple[Tensor, Tensor]]
 
@@ -64,8 +65,6 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     if entry.needs_reference:
         reference = reference_of(policy, inputs, config.model, config.seed, context)
         train, test = (_with_reference(each, reference, budget) for each in (train, test))
-    if entry.needs_reference and inputs["policy"] == inputs["reference"]:
-        _require_no_preference_yet(policy, train, context, budget)
 
     rewards = partial(implicit_rewards, entry, beta=config.loss.beta)
     loss = partial(entry.function, **config.loss.hyperparameters)
@@ -80,6 +79,15 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
         return {f"heldout_{name}": value for name, value in found.items()}
 
     before = measure()
+    starts_equal = entry.needs_reference and inputs["policy"] == inputs["reference"]
+    probe = partial(_probe, config, tokenizer, policy, train, objective, rows=rows)
+    run_canaries(
+        STAGE.canaries,
+        context,
+        policy,
+        partial(probe, starts_equal=starts_equal),
+        skip=config.skip_canaries,
+    )
     fit(
         policy,
         objective,
@@ -136,31 +144,31 @@ def _measured(
     return pair_metrics(over_all(pairs, both, budget_tokens=budget, columns=2))
 
 
-def _require_no_preference_yet(
-    policy: LanguageModel, pairs: Pairs, context: Context, budget: int
-) -> None:
-    """Check that the DPO loss starts at ln 2 if policy and reference are the same model."""
-    if context.earlier_attempts or not pairs.pairs or pairs.ref_logprobs is None:
-        return
-    some = replace(
-        pairs, pairs=pairs.pairs[:CHECKED_PAIRS], ref_logprobs=pairs.ref_logprobs[:CHECKED_PAIRS]
+def _probe(
+    config: DpoConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    policy: LanguageModel,
+    pairs: Pairs,
+    objective: Objective[PairBatch],
+    *,
+    rows: Sequence[Preference],
+    starts_equal: bool,
+) -> Probe:
+    """Return what the canaries look at; the loss of an equal reference must start at ln 2."""
+    start, budget = None, config.training.micro_batch_tokens
+    if starts_equal and pairs.ref_logprobs is not None:
+        some, known = pairs.pairs[:CHECKED_PAIRS], pairs.ref_logprobs[:CHECKED_PAIRS]
+        first = replace(pairs, pairs=some, ref_logprobs=known)
+        start = equal_reference_of(policy, first, some, known, budget)
+    encode = partial(pair_examples, tokenizer, max_tokens=config.training.max_tokens)
+    return dataset_probe(
+        policy,
+        tokenizer,
+        pairs,
+        pairs.pairs,
+        objective,
+        outputs=trained_logprobs,
+        budget_tokens=budget,
+        answers=answers_in(rows, encode, pairs.pairs),
+        equal_reference=start,
     )
-
-    @torch.no_grad()
-    def both(batch: PairBatch) -> torch.Tensor:
-        known = pair_logprobs(policy, batch)
-        return torch.cat((known.chosen, known.rejected))
-
-    now = over_all(some, both, budget_tokens=budget, columns=2, dist_info=context.dist_info)
-    ratios = now - pairs.ref_logprobs[:CHECKED_PAIRS]
-    loss = float(torch.nn.functional.softplus(ratios[:, 1] - ratios[:, 0]).mean())
-    is_half = policy.dtype in (torch.bfloat16, torch.float16)
-    sides = [side for pair in some.pairs for side in (pair.chosen, pair.rejected)]
-    tokens = sum(sum(side.loss_mask) for side in sides)
-    gap = float(ratios.abs().sum()) / tokens if is_half else abs(loss - math.log(2))
-    if not gap <= (HALF_GAP if is_half else rounding(policy.dtype, sides)):
-        raise MismatchError(
-            "policy and reference are one model, so the DPO loss must start at ln 2 = 0.6931, "
-            f"found {loss:.4f} (torch {torch.__version__}): "
-            "the log-probabilities of the reference are wrong; please report this bug"
-        )

@@ -6,12 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from stages.batches.encoding import encode_unpaired
-from stages.batches.micro_batches import over_all
+from transformers import PreTrainedTokenizerBase
+
+from stages.batches.encoding import encode_unpaired, unpaired_examples
+from stages.batches.micro_batches import Examples, over_all
 from stages.batches.unpaired_batches import UnpairedExamples, mismatch, unpaired_batches
-from stages.configs.kto_config import KtoConfig
+from stages.canaries.answers import answers_in
+from stages.canaries.probe import Probe, dataset_probe, equal_reference_of, trained_logprobs
+from stages.canaries.running import run_canaries
+from stages.configs.kto_config import STAGE, KtoConfig
 from stages.contract import Context, Inputs, Result, resolve_source
-from stages.datasets import unpaired_responses
+from stages.datasets import UnpairedResponse, unpaired_responses
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
 from stages.training.heldout_metrics import before_and_after
@@ -19,12 +24,15 @@ from stages.training.reference_logprobs import Reference, reference_of
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
 from training_core.errors import DataError
+from training_core.loop import Objective
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
 from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced, each_counts
-from training_core.objectives.unpaired import unpaired
+from training_core.objectives.unpaired import UnpairedBatch, unpaired
 from training_core.types import UnpairedExample
+
+CHECKED_ROWS = 32
 
 
 def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
@@ -39,7 +47,8 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     source = resolve_source("kto.data", config.data, "dataset", inputs)
     read = partial(unpaired_responses, threshold=config.threshold)
     encode = partial(encode_unpaired, tokenizer, **config.training.row_limits)
-    rows = _with_both_labels(encode(read(source)))
+    source_rows = read(source)
+    rows = _with_both_labels(encode(source_rows))
     heldout_rows = read(config.eval_data) if config.eval_data else []
     heldout = encode(heldout_rows)
 
@@ -62,6 +71,14 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
         return _measured(policy, test, config)
 
     before = measure()
+    probe = partial(_probe, config, tokenizer, policy, train, objective)
+    run_canaries(
+        STAGE.canaries,
+        context,
+        policy,
+        partial(probe, rows=source_rows, starts_equal=inputs["policy"] == inputs["reference"]),
+        skip=config.skip_canaries,
+    )
     fit(
         policy,
         objective,
@@ -86,6 +103,37 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
         **before_and_after(before, measure()),
     }
     return Result(metrics)
+
+
+def _probe(
+    config: KtoConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    policy: LanguageModel,
+    rated: UnpairedExamples,
+    objective: Objective[UnpairedBatch],
+    *,
+    rows: Sequence[UnpairedResponse],
+    starts_equal: bool,
+) -> Probe:
+    """Return what the canaries look at."""
+    start, budget = None, config.training.micro_batch_tokens
+    if starts_equal:
+        some = list(range(min(CHECKED_ROWS, len(rated.rows))))
+        examples = [rated.rows[i].example for i in some]
+        collator = Examples(examples, rated.pad_id, rated.device)
+        start = equal_reference_of(policy, collator, examples, rated.references[some, :1], budget)
+    encode = partial(unpaired_examples, tokenizer, max_tokens=config.training.max_tokens)
+    return dataset_probe(
+        policy,
+        tokenizer,
+        rated,
+        rated.rows,
+        objective,
+        outputs=trained_logprobs,
+        budget_tokens=budget,
+        answers=answers_in(rows, encode, rated.rows),
+        equal_reference=start,
+    )
 
 
 def _unpaired(rows: Sequence[UnpairedExample], pad_id: int, config: KtoConfig) -> UnpairedExamples:

@@ -11,8 +11,10 @@ from stages.batches.encoding import encode_solutions
 from stages.batches.heldout_split import split_by_prompt
 from stages.batches.micro_batches import micro_batches
 from stages.batches.solution_batches import LabelledSolutions, judged_steps
+from stages.canaries.probe import dataset_probe, end_states
+from stages.canaries.running import run_canaries
 from stages.configs.data_config import DataConfig
-from stages.configs.process_reward_config import ProcessRewardConfig
+from stages.configs.process_reward_config import STAGE, ProcessRewardConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import solutions
 from stages.training.engines import best_device
@@ -44,12 +46,25 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
     def measure() -> Mapping[str, float]:
         return _heldout_metrics(model, test, config)
 
+    objective = balanced(process_reward(step_cross_entropy), config.model.moe_aux_loss_coef)
+    run_canaries(
+        STAGE.canaries,
+        context,
+        model,
+        lambda: dataset_probe(
+            model,
+            tokenizer,
+            train,
+            train.solutions,
+            objective,
+            outputs=end_states,
+            budget_tokens=config.training.micro_batch_tokens,
+        ),
+        skip=config.skip_canaries,
+    )
     fit(
         model,
-        balanced(
-            process_reward(step_cross_entropy),
-            config.model.moe_aux_loss_coef,
-        ),
+        objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(solutions),
         training=config.training,

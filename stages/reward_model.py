@@ -11,11 +11,14 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from stages.admission.evidence import held_out_evidence
 from stages.batches.encoding import encode_pairs
 from stages.batches.heldout_split import split_by_prompt
 from stages.batches.micro_batches import Pairs, micro_batches, sharing_pays
+from stages.canaries.probe import dataset_probe, end_states
+from stages.canaries.running import run_canaries
 from stages.configs.data_config import DataConfig
-from stages.configs.reward_model_config import RewardModelConfig
+from stages.configs.reward_model_config import STAGE, RewardModelConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import preferences
 from stages.training.engines import best_device
@@ -27,6 +30,7 @@ from training_core.data.templates import ending_at_the_response
 from training_core.errors import DataError
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows
+from training_core.models.language_model import LanguageModel
 from training_core.models.scalar_head import sequence_scores
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import pairwise_reward
@@ -42,7 +46,8 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
     The artifact is an `AutoModelForSequenceClassification` of one label.
 
     Metrics: `train_pairs`, `train_accuracy`, `heldout_pairs`, `heldout_accuracy`,
-    `heldout_margin`, `reward_mean` and `reward_std` (also stored in its config).
+    `heldout_margin`, `reward_mean` and `reward_std` (also stored in its config), and the evidence
+    of `stages.admission`.
     """
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id = chat.pad_id(tokenizer)
@@ -60,13 +65,20 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         scores = pair_scores(model, test, budget_tokens=budget)
         return {f"heldout_{name}": value for name, value in pair_metrics(scores).items()}
 
+    objective = balanced(
+        pairwise_reward(loss), config.model.moe_aux_loss_coef, weights=each_counts(0.5)
+    )
+    probe = partial(dataset_probe, outputs=end_states, budget_tokens=budget)
+    run_canaries(
+        STAGE.canaries,
+        context,
+        model,
+        lambda: probe(model, tokenizer, train, pairs, objective),
+        skip=config.skip_canaries,
+    )
     fit(
         model,
-        balanced(
-            pairwise_reward(loss),
-            config.model.moe_aux_loss_coef,
-            weights=each_counts(0.5),
-        ),
+        objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(pairs),
         training=config.training,
@@ -80,7 +92,7 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         "train_accuracy": pair_metrics(scores)["accuracy"],
         "reward_mean": float(scores.mean()),
         "reward_std": float(scores.std()),
-        **(measure() if heldout else {}),
+        **_held_out(config, model, tokenizer, train, test),
     }
     _require_scale(metrics["reward_mean"], metrics["reward_std"], model.dtype)
     model.config.reward_mean = metrics["reward_mean"]
@@ -89,6 +101,30 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
     tokenizer.chat_template = ending_at_the_response(tokenizer.get_chat_template())
     save_model(model, tokenizer, context)
     return Result(metrics)
+
+
+def _held_out(
+    config: RewardModelConfig,
+    model: LanguageModel,
+    tokenizer: PreTrainedTokenizerBase,
+    train: Pairs,
+    heldout: Pairs,
+) -> dict[str, float]:
+    """Measure the trained model on the held-out pairs; empty if there are none."""
+    if not heldout.pairs:
+        return {}
+    budget = config.training.micro_batch_tokens
+    scores = pair_scores(model, heldout, budget_tokens=budget)
+    evidence = held_out_evidence(
+        model,
+        tokenizer,
+        train.pairs,
+        heldout.pairs,
+        scores,
+        max_tokens=config.training.max_tokens,
+        budget_tokens=budget,
+    )
+    return {**{f"heldout_{name}": v for name, v in pair_metrics(scores).items()}, **evidence}
 
 
 def _require_scale(mean: float, std: float, dtype: torch.dtype) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
 from stages import datasets
-from stages.batches.encoding import encode_demonstrations, encode_texts
+from stages.batches.encoding import demonstration_examples, encode_demonstrations, encode_texts
 from stages.batches.micro_batches import Examples, micro_batches
+from stages.canaries.answers import answers_in
+from stages.canaries.probe import Answer, dataset_probe, trained_logprobs
+from stages.canaries.running import run_canaries
 from stages.configs.data_config import DataConfig
-from stages.configs.sft_config import SftConfig
+from stages.configs.sft_config import STAGE, SftConfig
 from stages.contract import Context, Inputs, Result, resolve_source
+from stages.datasets import Demonstration
 from stages.training.base_model import base_model, base_tokenizer
 from stages.training.engines import best_device
 from stages.training.fit import fit, save_model
@@ -36,18 +41,37 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     model = base_model(config, base, tokenizer).to(best_device())
     pad_id = chat.pad_id(tokenizer)
     packs = packs_rows(model)
-    train = Examples(_encode(config, tokenizer, source), pad_id, model.device, packs)
-    heldout_rows = _encode(config, tokenizer, config.eval_data) if config.eval_data else []
+    rows = _rows(config, source)
+    train = Examples(_encode(config, tokenizer, rows), pad_id, model.device, packs)
+    eval_rows = _rows(config, config.eval_data) if config.eval_data else []
+    heldout_rows = _encode(config, tokenizer, eval_rows) if eval_rows else []
     heldout = Examples(heldout_rows, pad_id, model.device, packs)
+    objective = balanced(supervised, config.model.moe_aux_loss_coef)
 
     def measure() -> Mapping[str, float]:
         budget = config.training.micro_batch_tokens
         return {"heldout_loss": mean_loss(model, heldout, budget_tokens=budget)}
 
     before = measure() if heldout_rows else {}
+    run_canaries(
+        STAGE.canaries,
+        context,
+        model,
+        lambda: dataset_probe(
+            model,
+            tokenizer,
+            train,
+            train.examples,
+            objective,
+            outputs=trained_logprobs,
+            budget_tokens=config.training.micro_batch_tokens,
+            answers=_answers(config, tokenizer, rows, train.examples),
+        ),
+        skip=config.skip_canaries,
+    )
     fit(
         model,
-        balanced(supervised, config.model.moe_aux_loss_coef),
+        objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
         num_examples=len(train.examples),
         training=config.training,
@@ -61,17 +85,38 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     return Result(metrics)
 
 
-def _encode(
-    config: SftConfig, tokenizer: PreTrainedTokenizerBase, source: DataConfig | Path
-) -> Sequence[Example]:
+Rows = Sequence[Demonstration] | Sequence[str]
 
+
+def _rows(config: SftConfig, source: DataConfig | Path) -> Rows:
+    return datasets.texts(source) if config.rows == "texts" else datasets.demonstrations(source)
+
+
+def _encode(config: SftConfig, tokenizer: PreTrainedTokenizerBase, rows: Rows) -> Sequence[Example]:
     limits = config.training.row_limits
     if config.rows == "texts":
-        return encode_texts(tokenizer, datasets.texts(source), **limits)
+        return encode_texts(tokenizer, [row for row in rows if isinstance(row, str)], **limits)
     return encode_demonstrations(
         tokenizer,
-        datasets.demonstrations(source),
+        [row for row in rows if isinstance(row, Demonstration)],
         train_on=config.train_on,
         reward_suffix=config.reward_suffix,
         **limits,
     )
+
+
+def _answers(
+    config: SftConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Rows,
+    examples: Sequence[Example],
+) -> list[Answer]:
+    """Return the answers for the audit of the loss mask; plain texts have none."""
+    encode = partial(
+        demonstration_examples,
+        tokenizer,
+        max_tokens=config.training.max_tokens,
+        train_on=config.train_on,
+        reward_suffix=config.reward_suffix,
+    )
+    return answers_in([row for row in rows if isinstance(row, Demonstration)], encode, examples)

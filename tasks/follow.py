@@ -6,6 +6,7 @@ Copies its log to the run's log, its progress to an artifact and its curves to M
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from logging import Logger, LoggerAdapter
 from pathlib import Path
@@ -16,11 +17,11 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
+from stages.runtime.heartbeats import is_alive
 from stages.runtime.ray_cluster import JobInfo, JobStatus, RayCluster
 from stages.runtime.store import Request
 from tasks.registry import FlowRun, Registry
-from tasks.submission import is_alive
-from training_core.errors import IntegrityError, TransientError
+from training_core.errors import IntegrityError, TransientError, UnreachableError
 from training_core.strict_json import read_object
 
 POLL_SECONDS = 0.5
@@ -40,6 +41,7 @@ def follow(
     *,
     step: str,
     resources: ResourcesConfig,
+    watch: Callable[[StepProgress | None], None],
 ) -> JobInfo:
     """Wait until the attempt has ended.
 
@@ -52,12 +54,14 @@ def follow(
         log: the run's log.
         step: name of the progress artifact.
         resources: resources of the job, for the log message if it has to wait.
+        watch: looks at the progress while the job runs.
 
     Returns:
         The last information from the cluster about the job.
 
     Raises:
-        TransientError: if the cluster does not answer and the process has no recent heartbeat.
+        UnreachableError: if the cluster does not answer and the process does not live.
+        RatchetError: of `watch`.
     """
     tail = LogTail(attempt.log)
     progress = ProgressBar(attempt.progress, step)
@@ -71,6 +75,7 @@ def follow(
         mirror.refresh(log)
         if not info.status.is_live:
             return info
+        watch(progress.shown)
         time.sleep(POLL_SECONDS)
 
 
@@ -78,7 +83,7 @@ def _poll(attempt: Attempt, cluster: RayCluster) -> JobInfo:
     """Return the state of the job; RUNNING if only its heartbeat shows that it is alive."""
     try:
         info = cluster.info(attempt.job_id)
-    except TransientError:
+    except UnreachableError:
         if is_alive(attempt):
             return JobInfo(JobStatus.RUNNING)
         raise
@@ -162,12 +167,12 @@ class ProgressBar:
         self._path = path
         self._key = f"{step.replace('_', '-')}-progress"
         self._artifact: UUID | None = None
-        self._shown: StepProgress | None = None
+        self.shown: StepProgress | None = None
 
     def refresh(self) -> None:
         """Update the artifact if the file has changed."""
         now = read_progress(self._path)
-        if now is None or now == self._shown:
+        if now is None or now == self.shown:
             return
         percent = 100.0 * now.done / max(1, now.total)
         if self._artifact is None:
@@ -176,7 +181,7 @@ class ProgressBar:
         else:
             text = f"{now.done} of {now.total}: {now.text}"
             update_progress_artifact(self._artifact, percent, description=text)
-        self._shown = now
+        self.shown = now
 
 
 class CurveMirror:

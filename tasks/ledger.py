@@ -11,8 +11,9 @@ based on, and
 Of several entries based on the same one only the first is valid, for every reader. The champion is
 the target of the last valid entry; `heal` sets the aliases `champion` and `previous` to match it.
 
-A refusal is an entry too. It changes no champion, but it counts as an attempt: the gate is the
-stricter, the more policies were judged against one opponent on the same prompts (`tasks.gate`).
+A version that was held or rejected has an entry too. It changes no champion, but it counts as an
+attempt: the gate is the stricter, the more policies were judged against one opponent on the same
+prompts (`tasks.gate`). `tasks.decisions` lists the verdicts of entries.
 """
 
 from __future__ import annotations
@@ -24,35 +25,11 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from stages.runtime.stage_key import digest_of
-from stages.safe_text import shown
 from tasks.attempts import Attempts, Match, match_of
-from tasks.gate import Verdict, as_table
+from tasks.decisions import CHANGING, Decision, hand_tags, note_of, require_person
 from tasks.registry import Registry
 from tasks.versions import Entry, verify
 from training_core.errors import ConfigError, ConflictError
-
-REFUSED = "refused"
-"""The `verdict` of an entry that changes nothing."""
-
-
-class Decision(BaseModel):
-    """What the gate decided about a version, and on which evidence.
-
-    Attributes:
-        based_on: number of the last valid entry when the evidence was gathered, or 0.
-        evidence: the gate's verdict on the version, e.g. against the champion of `based_on`.
-        match: what the verdict is about.
-        who: name of the person who decides.
-        why: reason for people.
-    """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-    based_on: int
-    evidence: Verdict
-    match: Match
-    who: str
-    why: str
 
 
 class Promotion(BaseModel):
@@ -63,8 +40,8 @@ class Promotion(BaseModel):
         decision: digest of the decision; the same decision sent twice counts once.
         target: number of the version that became champion.
         based_on: number of the entry that was the last valid one; 0 for the first.
-        verdict: `passed` or `rollback`.
-        evidence: the gate's verdict with its checks; empty for a rollback.
+        verdict: one of `tasks.decisions.CHANGING`.
+        evidence: the gate's verdict with its checks; empty for a decision by hand.
         decided_by: name of the person, not verified.
         reason: reason for people.
         at: Unix time.
@@ -95,8 +72,11 @@ def fold(entries: Iterable[Entry]) -> list[Promotion]:
         place = attempts.place_of(match_of(entry))
         is_current = int(entry.tags["based_on"]) == (valid[-1].number if valid else 0)
         is_strict = int(entry.tags.get("attempt", "0")) >= place
-        if entry.tags["verdict"] != REFUSED and is_current and is_strict:
-            fields = {**entry.tags, "evidence": json.loads(entry.tags["evidence"])}
+        if entry.tags["verdict"] in CHANGING and is_current and is_strict:
+            known = {
+                name: tag for name, tag in entry.tags.items() if name in Promotion.model_fields
+            }
+            fields = {**known, "evidence": json.loads(entry.tags["evidence"])}
             valid.append(Promotion(number=entry.number, at=entry.at, **fields))
     return valid
 
@@ -113,14 +93,14 @@ def champion(registry: Registry, name: str) -> Promotion | None:
 
 
 def decisions_on(registry: Registry, name: str, target: int) -> list[Entry]:
-    """Return what was decided about a version, oldest first: valid promotions, and refusals."""
+    """Return what was decided about a version, oldest first, without entries that are not valid."""
     entries = registry.models.entries(_ledger_of(name))
     valid = {promotion.number for promotion in fold(entries)}
     return [
         entry
         for entry in entries
         if entry.tags["target"] == str(target)
-        and (entry.tags["verdict"] == REFUSED or entry.number in valid)
+        and (entry.tags["verdict"] not in CHANGING or entry.number in valid)
     ]
 
 
@@ -138,42 +118,61 @@ def promote(registry: Registry, name: str, target: int, decision: Decision) -> P
         registry: holds the ledger.
         name: the registered model, e.g. `tiny.policy`.
         target: number of the version.
-        decision: of the gate, which passed.
+        decision: that the gate passed it, and that nobody objected.
 
     Raises:
         ConflictError: if the champion has changed since `based_on`, or another candidate was judged
             on the same match meanwhile. Judge again.
-        ConfigError: if the gate did not pass, or there is no such version.
+        ConfigError: if the decision is another one, or there is no such version.
         IntegrityError: if the version's files differ from its manifest.
         TransientError: if MLflow cannot be reached.
     """
-    if not decision.evidence.passed:
-        found = decision.evidence.failed()
+    if decision.verdict not in CHANGING:
+        found = decision.evidence.failed() or f"approval, found '{decision.why}'"
         raise ConfigError(f"the gate refused {name}/{target}: expected {found}")
-    promotion = _decide(registry, name, _judged_tags(target, decision))
-    registry.models.note_decision(name, target, _note(_judged_tags(target, decision)))
-    return promotion
+    return _decide(registry, name, decision.tags(target))
 
 
 def refuse(registry: Registry, name: str, target: int, decision: Decision) -> None:
-    """Record that the gate refused a version; the champion stays.
+    """Record that a version was held or rejected; the champion stays.
 
     Args:
         registry: holds the ledger.
         name: the registered model, e.g. `tiny.policy`.
         target: number of the version.
-        decision: of the gate, which did not pass.
+        decision: that the gate did not pass it, or that a person objected.
 
     Raises:
         ConfigError: if there is no such version.
         TransientError: if MLflow cannot be reached.
     """
-    tags = _judged_tags(target, decision)
+    tags = decision.tags(target)
     digest = digest_of(tags)
     entries = registry.models.entries(_ledger_of(name))
     if all(entry.tags.get("decision") != digest for entry in entries):
         _append(registry, name, tags, digest)
-    registry.models.note_decision(name, target, _note(tags))
+    registry.models.note_decision(name, target, tags["verdict"], note_of(tags))
+
+
+def force(
+    registry: Registry, name: str, target: int, *, based_on: int, who: str, why: str
+) -> Promotion:
+    """Make a version the champion without the gate, by an entry that says so.
+
+    Args:
+        registry: holds the ledger.
+        name: the registered model.
+        target: number of the version.
+        based_on: number of the last valid entry.
+        who: name of the person who decides.
+        why: reason for people.
+
+    Raises:
+        ConfigError: if the name or the reason is blank, or there is no such version.
+        ConflictError: see `promote`, which also describes other errors.
+    """
+    require_person("a forced promotion", who, why)
+    return _decide(registry, name, _by_hand("forced", target, based_on, who, why))
 
 
 def rollback(
@@ -196,10 +195,7 @@ def rollback(
     past = sorted({promotion.target for promotion in history(registry, name)})
     if target not in past:
         raise ConfigError(f"expected a version of {name} that was champion {past}, found {target}")
-    tags = _decision_tags(target, based_on, who, why) | {"verdict": "rollback", "evidence": "{}"}
-    promotion = _decide(registry, name, tags)
-    registry.models.note_decision(name, target, _note(tags))
-    return promotion
+    return _decide(registry, name, _by_hand("rollback", target, based_on, who, why))
 
 
 def heal(registry: Registry, name: str) -> None:
@@ -229,44 +225,18 @@ def _decide(registry: Registry, name: str, tags: Mapping[str, str]) -> Promotion
     made = _made(after, decision)
     if made is None:
         raise _conflict(name, tags, after)
+    registry.models.note_decision(name, made.target, tags["verdict"], note_of(tags))
     return made
 
 
 def _append(registry: Registry, name: str, tags: Mapping[str, str], decision: str) -> None:
     ref = registry.models.resolve(f"models:/{name}/{tags['target']}")
-    note = f"`{name}/{tags['target']}`: {_note(tags)}"
+    note = f"`{name}/{tags['target']}`: {note_of(tags)}"
     registry.models.append(_ledger_of(name), ref.uri, {**tags, "decision": decision}, note)
 
 
-def _note(tags: Mapping[str, str]) -> str:
-    """Describe a decision, as Markdown."""
-    said = {"passed": "promoted to champion", "rollback": "made champion again by a rollback"}
-    what = said.get(tags["verdict"], "refused, it stays a candidate")
-    why = f": {shown(tags['reason'])}" if tags["reason"] else ""
-    head = f"{what.capitalize()}. Decided by {shown(tags['decided_by'])}{why}."
-    if tags["verdict"] == "rollback":
-        return head
-    return f"{head}\n\n{as_table(Verdict.model_validate_json(tags['evidence']))}"
-
-
-def _decision_tags(target: int, based_on: int, who: str, why: str) -> dict[str, str]:
-    return {
-        "target": str(target),
-        "based_on": str(based_on),
-        "decided_by": who,
-        "reason": why,
-    }
-
-
-def _judged_tags(target: int, decision: Decision) -> dict[str, str]:
-    evidence = decision.evidence
-    return {
-        **_decision_tags(target, decision.based_on, decision.who, decision.why),
-        "verdict": "passed" if evidence.passed else REFUSED,
-        "evidence": evidence.model_dump_json(),
-        "attempt": str(evidence.attempt),
-        **decision.match.model_dump(),
-    }
+def _by_hand(verdict: str, target: int, based_on: int, who: str, why: str) -> dict[str, str]:
+    return hand_tags(target, based_on, who, why) | {"verdict": verdict, "evidence": "{}"}
 
 
 def _made(promotions: list[Promotion], decision: str) -> Promotion | None:

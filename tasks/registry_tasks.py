@@ -13,9 +13,9 @@ from stages.configs.stage_record import ArtifactKind
 from tasks import ledger
 from tasks.attempts import Match
 from tasks.connections import Connections
+from tasks.decisions import CHANGING, Decision
 from tasks.failures import is_transient
 from tasks.gate import as_table
-from tasks.ledger import Decision
 from tasks.refs import StageRef
 from tasks.this_run import this_flow_run
 from tasks.versions import ModelVersionRef
@@ -73,7 +73,7 @@ def register(
     **PATIENT,
 )
 def promote(connections: Connections, name: str, version: int, decision: Decision) -> bool:
-    """Write the verdict to an artifact and the ledger; if it passed, the version is champion.
+    """Write the decision to an artifact and the ledger; if it says so, the version is champion.
 
     Returns:
         Whether the champion changed.
@@ -82,27 +82,36 @@ def promote(connections: Connections, name: str, version: int, decision: Decisio
         ConflictError: if the champion changed or another candidate was judged meanwhile; judge
             again.
     """
-    log = get_run_logger()
-    evidence = decision.evidence
+    log, evidence = get_run_logger(), decision.evidence
     create_markdown_artifact(as_table(evidence), key="promotion", description=f"{name}/{version}")
-    if not evidence.passed:
+    if decision.verdict not in CHANGING:
         ledger.refuse(connections.registry, name, version, decision)
         log.warning(
-            "%s/%d stays a candidate: the evidence is not enough (expected %s); "
-            "champion did not move",
+            "%s/%d stays a candidate (%s): %s; champion did not move",
             name,
             version,
-            evidence.failed(),
+            decision.verdict,
+            f"expected {evidence.failed()}" if not evidence.passed else decision.why,
         )
         return False
     entry = ledger.promote(connections.registry, name, version, decision)
-    emit_event(
-        "ratchet.model.promoted",
-        resource={"prefect.resource.id": f"ratchet.model.{name}"},
-        payload={"name": name, "version": version, "entry": entry.number},
-    )
-    log.info("%s/%d is champion (entry %d of the ledger)", name, version, entry.number)
+    _tell_promoted(name, version, entry)
     return True
+
+
+@task(name="force", task_run_name="force {name}/{version}", **PATIENT)
+def force(
+    connections: Connections, name: str, version: int, *, based_on: int, who: str, why: str
+) -> None:
+    """Make a version the champion without the gate.
+
+    Raises:
+        ConfigError: if the name or the reason is blank.
+        ConflictError: if another process changed the champion meanwhile.
+    """
+    entry = ledger.force(connections.registry, name, version, based_on=based_on, who=who, why=why)
+    get_run_logger().warning("%s/%d was not judged: %s forces it: %s", name, version, who, why)
+    _tell_promoted(name, version, entry)
 
 
 @task(name="rollback", task_run_name="rollback {name}/{version}", **PATIENT)
@@ -117,6 +126,15 @@ def roll_back(
     """
     ledger.rollback(connections.registry, name, version, based_on=based_on, who=who, why=why)
     get_run_logger().info("%s/%d is champion again", name, version)
+
+
+def _tell_promoted(name: str, version: int, entry: ledger.Promotion) -> None:
+    emit_event(
+        "ratchet.model.promoted",
+        resource={"prefect.resource.id": f"ratchet.model.{name}"},
+        payload={"name": name, "version": version, "entry": entry.number},
+    )
+    get_run_logger().info("%s/%d is champion (entry %d of the ledger)", name, version, entry.number)
 
 
 @task(name="attempt", task_run_name="attempts on {name}", **PATIENT)

@@ -19,21 +19,25 @@ from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
+from stages.attempt import Attempt
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
 from stages.configs.stage_record import StageRecord
 from stages.runtime.manifest import Manifest
+from stages.runtime.ray_cluster import JobInfo
 from stages.runtime.sources import digests_of_sources
 from stages.runtime.stage_key import stage_key
-from stages.runtime.store import Request
+from stages.runtime.store import Request, Store
+from tasks.budget import Allowance, BudgetWatch, hours_of
 from tasks.connections import Connections
 from tasks.failures import failure_of, is_transient
 from tasks.follow import CurveMirror, RunLogger, follow
+from tasks.outage import Outage
 from tasks.refs import StageRef, ref_of
 from tasks.run_steps import RunStep, note_step
-from tasks.submission import attach_or_submit, join_waiters, leave_waiters
+from tasks.submission import attach_or_submit, join_waiters, leave_waiters, stop_alone
 from tasks.this_run import this_flow_run
-from training_core.errors import ConfigError, IntegrityError
+from training_core.errors import BudgetError, ConfigError, IntegrityError, UnreachableError
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class StageJob:
         inputs: finished stages by role.
         lifecycle: name of the experiment and the registered models.
         is_forced: run it again even if it is done.
+        allowances: what the budgets of the flow run leave for it.
+        since: Unix time at which the flow run began, for the budgets.
+        outage_seconds: how long it waits for a cluster that does not answer.
     """
 
     step: str
@@ -53,6 +60,9 @@ class StageJob:
     inputs: Mapping[str, StageRef]
     lifecycle: str
     is_forced: bool = False
+    allowances: tuple[Allowance, ...] = ()
+    since: float = 0.0
+    outage_seconds: float = 900.0
 
     @property
     def spec(self) -> StageRecord:
@@ -106,6 +116,8 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
     if job.is_forced:
         store.set_aside(request.stage, request.key, once_for=str(flow_run.id))
     if manifest := store.find(request.stage, request.key):
+        # An earlier process of this run may have waited for it.
+        leave_waiters(store, request.stage, request.key, str(flow_run.id))
         ref = ref_of(manifest, job.step, is_reused=True)
         return Completed(name="Reused", message=f"{job.step} is done: key {ref.key[:12]}", data=ref)
     manifest = _run(job, request, connections, log)
@@ -114,21 +126,58 @@ def stage_task(job: StageJob, connections: Connections) -> Any:
 
 def _run(job: StageJob, request: Request, connections: Connections, log: RunLogger) -> Manifest:
     waiter = str(flow_run.id)
+    _budget_watch(job, request, connections.store).look(None)
     join_waiters(connections.store, request, waiter)
+    outage = Outage(job.outage_seconds, log)
+    while True:
+        try:
+            end = _attend(job, request, connections, log, outage)
+        except UnreachableError as error:
+            outage.wait(error)
+        else:
+            break
+    leave_waiters(connections.store, request.stage, request.key, waiter)
+    if isinstance(end, Manifest):
+        return end
+    manifest = connections.store.find(request.stage, request.key)
+    if manifest is None:
+        raise failure_of(*end)
+    return manifest
+
+
+def _attend(
+    job: StageJob, request: Request, connections: Connections, log: RunLogger, outage: Outage
+) -> Manifest | tuple[Attempt, JobInfo]:
+    """Find or start the attempt that works on the request, and follow it to its end."""
     resources = job.config.resources
     found = attach_or_submit(connections.store, connections.cluster, request, resources)
+    outage.end()
     if isinstance(found, Manifest):
-        leave_waiters(connections.store, request.stage, request.key, waiter)
         return found
     attempt, was_there = found
     log.info("%s job %s", "attached to" if was_there else "submitted", attempt.job_id)
     mirror = CurveMirror(connections.registry, attempt, request, job.lifecycle, this_flow_run())
-    info = follow(attempt, connections.cluster, mirror, log, step=job.step, resources=resources)
-    leave_waiters(connections.store, request.stage, request.key, waiter)
-    manifest = connections.store.find(request.stage, request.key)
-    if manifest is None:
-        raise failure_of(attempt, info)
-    return manifest
+    try:
+        info = follow(
+            attempt,
+            connections.cluster,
+            mirror,
+            log,
+            step=job.step,
+            resources=resources,
+            watch=_budget_watch(job, request, connections.store).look,
+        )
+    except BudgetError:
+        stop_alone(connections.store, connections.cluster, attempt, str(flow_run.id))
+        raise
+    return attempt, info
+
+
+def _budget_watch(job: StageJob, request: Request, store: Store) -> BudgetWatch:
+    def worked() -> float:
+        return hours_of(store.attempts(request.stage, request.key), job.since)
+
+    return BudgetWatch(job.step, job.allowances, worked)
 
 
 def _require_kind(job: StageJob, role: str, ref: StageRef) -> None:

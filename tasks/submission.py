@@ -5,21 +5,15 @@ job <stage>-<key12>-a1, -a2, …   <->   directory <store>/stages/<stage>/<key>/
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from stages.attempt import Attempt
 from stages.configs.block import ResourcesConfig
 from stages.files import write_text
+from stages.runtime.heartbeats import is_alive
 from stages.runtime.manifest import Manifest
-from stages.runtime.metric_files import HEARTBEAT_SECONDS
 from stages.runtime.ray_cluster import JobStatus, RayCluster
 from stages.runtime.store import Request, Store
-from training_core.errors import IntegrityError
-from training_core.strict_json import read_object
-
-STALE_SECONDS = 6 * HEARTBEAT_SECONDS
-"""If a heartbeat is older than this, its process is dead."""
 
 
 def attach_or_submit(
@@ -54,24 +48,6 @@ def attach_or_submit(
             continue
         _submit(cluster, attempt, request, resources)
         return attempt, False
-
-
-def is_alive(attempt: Attempt) -> bool:
-    """Whether the attempt's process has a recent heartbeat, for any status from the cluster.
-
-    Raises:
-        IntegrityError: if the file is not a heartbeat.
-    """
-    remedy = "delete it; a live process writes a new one within seconds"
-    try:
-        beat = read_object(attempt.heartbeat, remedy=remedy)
-    except FileNotFoundError:
-        return False
-    if not isinstance(beat.get("time"), float | int):
-        raise IntegrityError(
-            f"{attempt.heartbeat}: expected a number as `time`, found {beat!r:.80}; {remedy}"
-        )
-    return time.time() - beat["time"] < STALE_SECONDS
 
 
 def join_waiters(store: Store, request: Request, waiter: str) -> None:
@@ -119,6 +95,14 @@ def stop_abandoned(
             cluster.stop(job_id)
             stopped.append(job_id)
     return stopped
+
+
+def stop_alone(store: Store, cluster: RayCluster, attempt: Attempt, waiter: str) -> None:
+    """Stop the job of an attempt, unless another flow run than `waiter` waits for its result."""
+    leave_waiters(store, attempt.stage, attempt.key, waiter)
+    waiters = store.stage_dir(attempt.stage, attempt.key) / "waiters"
+    if not any(waiters.iterdir()):
+        cluster.stop(attempt.job_id)
 
 
 def _submit(

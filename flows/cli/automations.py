@@ -6,8 +6,9 @@ looks at `prefect.runtime.flow_run.run_count` and fails once it was started too 
 failed run is not started again.
 
 The server handles a run's events in order, and a restarted server does not know which ones were
-handled. So a run that began less than five minutes before a restart of the server and crashed after
-it is resumed up to 15 minutes late. All others are resumed after 10 seconds.
+handled. A server of `ratchet up` waits `flows.local_services.prefect_server.ORDER_SECONDS` for an
+earlier event; another server waits 15 minutes, and so long a run may then stay Crashed that began
+less than five minutes before the restart. All others are resumed after 10 seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 
-AUTO_RESUME_TAG = "auto-resume"
+from flows.local_services.lost_runs import AUTO_RESUME_TAG, RESUMES
 
 # Three beats of PREFECT_FLOWS_HEARTBEAT_FREQUENCY; with fewer, one late beat would end a live run.
 _SILENCE = timedelta(seconds=90)
@@ -66,7 +67,7 @@ def crashed_runs_resume() -> AutomationCore:
     has sent no other event than crashes for 10 seconds.
     """
     return AutomationCore(
-        name="ratchet: crashed runs resume",
+        name=RESUMES,
         description=f"Retries a crashed run tagged {AUTO_RESUME_TAG}. Kept by `ratchet deploy`.",
         trigger=EventTrigger(
             posture=Posture.Proactive,

@@ -11,8 +11,8 @@ from flows.cli import terminal
 from flows.cli.terminal import Terminal
 from flows.model_use.named_model import connections_here
 from flows.model_use.named_stage import find_stage
-from flows.model_use.store_graph import StoreGraph
 from stages.runtime.manifest import Manifest
+from stages.runtime.store_graph import StoreGraph
 from tasks.formatting import duration, shown
 from tasks.report.differences import differences
 

@@ -9,12 +9,47 @@ from rich.table import Table
 from flows.cli import terminal
 from flows.cli.terminal import Terminal
 from flows.model_use.named_model import connections_here
-from stages.runtime.leftovers import leftovers
+from flows.model_use.unreached import delete_result, unreached_results
+from stages.runtime.leftovers import HOUR, leftovers
 from tasks.formatting import moment
 
 DAY = 86400
 GIB = 1024**3
-SHOWN = 20
+SHOWN, SHORT = 20, 12
+
+
+def collect_results(*, older_than_days: float, delete: bool) -> None:
+    """Print the results that nothing reaches, largest first, and delete them if asked to.
+
+    Args:
+        older_than_days: days since a result was made, and since a run has used it.
+        delete: without it nothing is deleted.
+
+    Raises:
+        ConfigError: if store and registry are not known.
+        TransientError: if MLflow does not answer; then nothing is deleted.
+    """
+    connections = connections_here()
+    before = time.time() - max(older_than_days * DAY, HOUR)
+    found = unreached_results(connections, younger_than=before)
+    if not found:
+        terminal.echo("every result is young, or a promotion, an alias or a young run reaches it")
+        return
+    table = Table("GiB", "step", "result", "made")
+    for each in found[:SHOWN]:
+        made = each.manifest
+        result = f"{made.stage}/{made.key[:SHORT]}"
+        table.add_row(f"{each.size / GIB:.3f}", made.step, result, moment(made.finished_at))
+    Terminal().print(table)
+    if len(found) > SHOWN:
+        terminal.echo(f"and {len(found) - SHOWN} smaller ones")
+    total = f"{len(found)} results with {sum(each.size for each in found) / GIB:.3f} GiB"
+    if not delete:
+        terminal.echo(f"{total} may be deleted; `ratchet gc --results --delete` does so")
+        return
+    for each in found:
+        delete_result(each, connections.registry)
+    terminal.echo(f"{total} were deleted, with their versions in MLflow")
 
 
 def collect_garbage(*, older_than_days: float, delete: bool) -> None:

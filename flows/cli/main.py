@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from flows.cli.model_commands import app as model_app
 from flows.cli.new_command import app as new_app
+from flows.cli.promotion_commands import app as promotion_app
 from flows.cli.run_commands import app as run_app
 from flows.cli.shared_options import (
     ChangesArgument,
@@ -55,6 +56,7 @@ app.add_typer(run_app)  # without a name: its commands are commands of `ratchet`
 app.add_typer(new_app)  # likewise
 app.add_typer(model_app)  # likewise
 app.add_typer(store_app)
+app.add_typer(promotion_app)
 
 
 def _show_version(is_asked: bool) -> None:

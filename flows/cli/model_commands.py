@@ -9,7 +9,13 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.shared_options import HostOption, PortOption, TokenVariableOption
+from flows.cli.shared_options import (
+    ColumnsOption,
+    HostOption,
+    PortOption,
+    TokenVariableOption,
+    columns_of,
+)
 
 app = typer.Typer()
 
@@ -159,6 +165,7 @@ def score(
     *,
     data: Annotated[Path, typer.Option(help="Rows with prompt and response, or pairs.")],
     out: Annotated[Path, typer.Option(help="File of JSON lines, one per row.")],
+    column: ColumnsOption = None,
     reward: Annotated[
         list[str] | None,
         typer.Option(
@@ -174,8 +181,8 @@ def score(
     from flows.cli.score import score as score_rows
     from flows.config.presets import parse_assignments
 
-    fields = parse_assignments(reward or [])
-    score_rows(model, data, out, reward=fields, raw=raw, dtype=dtype.value)
+    columns, fields = columns_of(column or []), parse_assignments(reward or [])
+    score_rows(model, data, out, columns=columns, reward=fields, raw=raw, dtype=dtype.value)
 
 
 @app.command()

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.shared_options import ColumnsOption, columns_of
+
 app = typer.Typer()
 
 FolderArgument = Annotated[
@@ -32,10 +34,6 @@ HeldOutOption = Annotated[
 ]
 TeacherOption = Annotated[
     str | None, typer.Option(help="Model to learn from; only for distillation.")
-]
-ColumnsOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ROLE=COLUMN", help="Name of a column, e.g. chosen=good; repeatable."),
 ]
 GpusOption = Annotated[
     int | None, typer.Option(help="GPUs to train on. By default those of this machine.", min=0)
@@ -72,7 +70,6 @@ def new(
     the run; the preset is written all the same.
     """
     from flows.cli.new import Wishes, write_new
-    from flows.new_preset.places import columns_of
 
     wishes = Wishes(
         model,

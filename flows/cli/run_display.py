@@ -65,7 +65,8 @@ class LiveTable:
             self._advance(name, step)
         title = f"{view.run.name}: {view.state}"
         bars = [self._bars.get_renderable()] if running else []
-        self.drawing = Group(title, table_of(view), *bars)
+        hint = [view.hint] if view.hint else []
+        self.drawing = Group(title, table_of(view), *bars, *hint)
         self._live.update(self.drawing)
 
     def _advance(self, name: str, step: StepView) -> None:
@@ -99,7 +100,8 @@ class PlainLines:
     def show(self, view: RunView) -> None:
         """Print what has changed since the last call."""
         if not view.is_final:
-            self._tell("", view.state, f"{view.run.name}: {view.state}")
+            hint = f". {view.hint}" if view.hint else ""
+            self._tell("", view.state + view.hint, f"{view.run.name}: {view.state}{hint}")
         for step in view.steps:
             if step.result or view.is_final or step.state not in DONE:
                 self._tell(step.name, step.state, _line_of(step))

@@ -64,6 +64,8 @@ def show_summary(summary: LifecycleSummary, console: Terminal) -> None:
     answer = "yes" if summary["is_champion"] else "no"
     verdict = summary.get("verdict", "")  # runs of earlier versions have none
     why = f", {verdict}" if verdict else ""
+    if decision := summary.get("decision", ""):
+        console.print(f"decision         {decision}", soft_wrap=True)
     console.print(f"champion         {answer}{why}", soft_wrap=True)
     console.print(f"report           {summary['report_file']}", soft_wrap=True)
     if summary["is_champion"]:

@@ -12,6 +12,8 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
 from flows.cli.session import Session
+from flows.cli.why_waiting import why_waiting
+from flows.recipe.approval import is_waiting
 from tasks.follow import StepProgress, read_progress
 from tasks.run_steps import RunStep, attempt_of_step, steps_of_run
 from tasks.stage_task import stage_task
@@ -53,10 +55,17 @@ class StepView:
 
 @dataclass(frozen=True)
 class RunView:
-    """A flow run: its steps in the order of their starts."""
+    """A flow run: its steps in the order of their starts.
+
+    Attributes:
+        run: as Prefect knows it.
+        steps: those that it has begun.
+        waits_for: why it does not begin, and what helps; empty if it needs nobody.
+    """
 
     run: FlowRun
     steps: tuple[StepView, ...]
+    waits_for: str = ""
 
     @property
     def state(self) -> str:
@@ -68,6 +77,16 @@ class RunView:
         """Whether it has ended."""
         return self.run.state is not None and self.run.state.is_final()
 
+    @property
+    def hint(self) -> str:
+        """What a person must do for the run to go on; empty if nothing."""
+        if not is_waiting(self.run):
+            return self.waits_for
+        return (
+            f"It waits for a person: ratchet approve {str(self.run.id)[:8]} --name NAME "
+            "--reason REASON (--hold, --reject)"
+        )
+
 
 def view_of(session: Session, run_id: UUID) -> RunView:
     """Ask Prefect for the states and the store for results and progress.
@@ -78,7 +97,8 @@ def view_of(session: Session, run_id: UUID) -> RunView:
     run = session.client.read_flow_run(run_id)
     known = steps_of_run(session.store, str(run_id))
     tasks = step_tasks(session.client, [run_id])
-    return RunView(run, tuple(_step_view(session, task, known.get(task.name)) for task in tasks))
+    steps = tuple(_step_view(session, task, known.get(task.name)) for task in tasks)
+    return RunView(run, steps, why_waiting(session.client, run))
 
 
 def step_tasks(client: SyncPrefectClient, run_ids: Sequence[UUID]) -> list[TaskRun]:

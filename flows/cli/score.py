@@ -13,8 +13,9 @@ from flows.cli.row_progress import RowProgress
 from flows.model_use.model_kind import require_kind
 from flows.model_use.named_model import NamedModel, find_model
 from flows.model_use.row_file import row_file
-from flows.model_use.scored_rows import read_rows
+from flows.model_use.scored_rows import Rows, read_rows
 from stages.configs.block import Block, semantic
+from stages.configs.data_config import FileDataConfig
 from stages.configs.explanation import explain
 from stages.configs.model_config import FrozenModelsConfig
 from stages.configs.reward_config import RewardConfig, RewardModelRewardConfig, rewards_in
@@ -42,6 +43,7 @@ def score(
     data: Path,
     out: Path,
     *,
+    columns: Mapping[str, str],
     reward: Mapping[str, object],
     raw: bool,
     dtype: str,
@@ -50,8 +52,9 @@ def score(
 
     Args:
         name: the reward model, see `find_model`; None if the reward needs none.
-        data: rows with responses, or pairs.
+        data: file with responses, or pairs.
         out: the file of scores.
+        columns: role -> column, where the file has other names.
         reward: fields of the reward, with `name`; empty for the reward model.
         raw: whether a reward model's scores are not normalised.
         dtype: type of the reward model's weights.
@@ -64,12 +67,14 @@ def score(
     chosen = _chosen(reward or {"name": "reward_model", "normalise": not raw})
     model = _model(name, chosen)
     is_model = isinstance(chosen.reward, RewardModelRewardConfig)
-    rows = read_rows(data, with_columns=not is_model)
+    source = FileDataConfig(path=str(data), columns=dict(columns))
+    rows = read_rows(source, with_columns=not is_model)
     keys = [{"row": number} for number in range(1, len(rows) + 1)]
     settings = {
         "command": "score",
         "model": model.digest if model else None,
         "data": digest_of_file(data),
+        "columns": dict(columns),
         **semantic_part(chosen),
         "sources": digests_of_sources(chosen),
         "dtype": dtype,
@@ -92,7 +97,7 @@ def score(
                     return lines
 
                 file.fill(len(keys), make, batch_rows=BATCH_ROWS)
-    _tell(rows.what, rows.summary(lines := read_jsonl(out)), lines, out)
+    _tell(rows, read_jsonl(out), out)
 
 
 def _chosen(fields: Mapping[str, object]) -> ChosenReward:
@@ -124,8 +129,11 @@ def _model(name: str | None, chosen: ChosenReward) -> NamedModel | None:
     )
 
 
-def _tell(what: str, summary: str, lines: Sequence[Mapping[str, Any]], out: Path) -> None:
+def _tell(rows: Rows, lines: Sequence[Mapping[str, Any]], out: Path) -> None:
+    what = rows.what
     reasons = [str(line["reason"]) for line in lines if "reason" in line]
     missing = f"; {len(reasons)} {what} without a score, e.g. {reasons[0]}" if reasons else ""
-    terminal.echo(f"{summary}, {len(lines)} {what}{missing}")
+    terminal.echo(f"{rows.summary(lines)}, {len(lines)} {what}{missing}")
+    for detail in rows.details(lines):
+        terminal.echo(detail)
     terminal.echo(f"the scores are in {out}")

@@ -1,8 +1,9 @@
 """`ratchet up`, `status`, `down` and `env`: all that Ratchet needs, running on this machine.
 
 A Prefect server, an MLflow server, a Ray head and a Prefect worker, on loopback, with their state
-in one folder (`$RATCHET_HOME`, by default `.ratchet` in the repository). A team's own servers
-are used instead of ours where PREFECT_API_URL, MLFLOW_TRACKING_URI or RAY_ADDRESS name them.
+in one folder (`$RATCHET_HOME`, by default `.ratchet` in the repository), and a supervisor, which
+starts again those that end. A team's own servers are used instead of ours where PREFECT_API_URL,
+MLFLOW_TRACKING_URI or RAY_ADDRESS name them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from flows.local_services.prefect_toml import forget_prefect_of, point_prefect_a
 from flows.local_services.processes import root_of
 from flows.local_services.progress import Progress
 from flows.local_services.shutdown import purge as purge_state
-from flows.local_services.shutdown import stop_services
+from flows.local_services.shutdown import stop_services, stop_supervisor
 from flows.local_services.startup import adopt_external, start_missing
 from flows.local_services.state import (
     ServiceError,
@@ -91,6 +92,7 @@ def down(home: Path | None = None, *, purge: bool = False) -> None:
     home = home or home_folder()
     if not home.is_dir():
         return
+    stop_supervisor(load_records(home))  # it may hold the lock while it starts a service again
     with exclusive(home), Progress(list(SERVICES)) as progress:
         save_records(home, stop_services(load_records(home), report=progress.report))
         forget_prefect_of(home)
@@ -123,13 +125,17 @@ _WELL = ("up", "external")
 
 
 def state_of(service: Service, record: ServiceRecord | None) -> str:
-    """One word: up, external, down, dead (it ended by itself) or silent (it does not answer)."""
+    """One word: up, external, down, dead (it ended by itself) or silent (it does not answer).
+
+    Words of explanation follow if the supervisor no longer tries to start a service.
+    """
     if record is None or (record.pid is None and not record.is_external):
         return "down"
     if record.is_external:
         return "external" if external_answers(record) else "silent"
     if root_of(record) is None:
-        return "dead"
+        tried = f"dead; not started again after {len(record.restarts)} tries, see its log"
+        return tried if record.is_given_up else "dead"
     return "up" if service.is_ready(record) else "silent"
 
 

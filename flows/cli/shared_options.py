@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
+
+from training_core.errors import ConfigError
 
 PresetArgument = Annotated[str, typer.Argument(help="A preset, or the path of a .yaml file.")]
 ChangesArgument = Annotated[
@@ -20,3 +23,26 @@ PortOption = Annotated[
 TokenVariableOption = Annotated[
     str, typer.Option(help="Environment variable that holds the token of the service.")
 ]
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column", metavar="ROLE=COLUMN", help="Name of a column, e.g. chosen=good; repeatable."
+    ),
+]
+
+
+def columns_of(assignments: Sequence[str]) -> Mapping[str, str]:
+    """Return role -> column of `--column chosen=good`.
+
+    Raises:
+        ConfigError: for one without a role or a column.
+    """
+    found: dict[str, str] = {}
+    for assignment in assignments:
+        role, _, column = assignment.partition("=")
+        if not role or not column:
+            raise ConfigError(
+                f"--column: expected <role>=<column>, found '{assignment}'; e.g. chosen=good"
+            )
+        found[role] = column
+    return found

@@ -12,8 +12,8 @@ from flows.cli.terminal import Terminal
 from flows.model_use.lineage import described
 from flows.model_use.named_model import connections_here
 from flows.model_use.named_stage import find_stage
-from flows.model_use.store_graph import StoreGraph, sources_in
 from stages.runtime.manifest import Manifest
+from stages.runtime.store_graph import StoreGraph, sources_in
 from tasks.connections import Connections
 from tasks.ledger import champion
 from tasks.refs import ref_of

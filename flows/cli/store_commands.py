@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,16 +54,57 @@ def compare(
 
 
 @app.command()
+def receipt(
+    result: Annotated[str, typer.Argument(metavar="RESULT", help=f"{RESULT}.")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write. By default the receipt is printed.")
+    ] = None,
+) -> None:
+    """Write how a result was made: every stage before it, with config, data, packages, machine."""
+    from flows.cli.reproduce import write_receipt_of
+
+    write_receipt_of(result, out)
+
+
+@app.command()
+def reproduce(
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="Of `ratchet receipt`.")],
+    *,
+    out: Annotated[Path, typer.Option(help="Folder of the results, e.g. an empty one.")],
+    move: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="Where a path of the receipt is here; repeatable."),
+    ] = None,
+) -> None:
+    """Make the stages of a receipt again on this machine, and compare every byte.
+
+    No service is needed. Exit code 1 if a result differs; what differs is printed.
+    """
+    from flows.cli.reproduce import reproduce as make_again
+
+    raise typer.Exit(0 if make_again(receipt, out, move or []) else 1)
+
+
+@app.command()
 def gc(
     *,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete it. Without this it is only listed.")
     ] = False,
     older_than: Annotated[
-        float, typer.Option(help="Days since an attempt wrote its last file.", min=0)
+        float, typer.Option(help="Days since the last file was written, or a run used it.", min=0)
     ] = 7.0,
+    results: Annotated[
+        bool,
+        typer.Option(
+            "--results",
+            help="Results instead: those that no promotion, alias or younger run reaches.",
+        ),
+    ] = False,
 ) -> None:
     """List or delete checkpoints of finished stages and files of attempts that came to nothing."""
-    from flows.cli.gc import collect_garbage
+    from flows.cli.gc import collect_garbage, collect_results
 
-    collect_garbage(older_than_days=older_than, delete=delete)
+    collect = collect_results if results else collect_garbage
+    collect(older_than_days=older_than, delete=delete)

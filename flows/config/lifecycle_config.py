@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from flows.config.budget_config import BudgetConfig
 from flows.config.form import Form
 from flows.config.given_models import GivenModelConfig, RegisteredModelConfig
+from flows.config.leak_guard_config import LeakGuardConfig
 from flows.config.own_steps import OwnStepConfig
 from stages.configs.block import Block, StageConfig, operational, semantic
 from stages.configs.distillation_config import DistillationConfig
@@ -59,6 +61,9 @@ class RetriesConfig(Block):
     limit: int = operational(3, "Further tries of a stage in one flow run.", ge=0)
     delay_seconds: tuple[Annotated[float, Field(ge=0)], ...] = operational(
         (10.0, 60.0, 300.0), "Wait before each further try."
+    )
+    outage_seconds: float = operational(
+        900.0, "How long a step waits for a Ray cluster that does not answer; no try.", ge=0
     )
 
 
@@ -121,6 +126,10 @@ class LifecycleConfig(Block):
         None, "On held-out prompts, against the first policy and the champion."
     )
     promotion: GateConfig = operational(GateConfig(), "What the candidate must show.")
+    budget: BudgetConfig = operational(BudgetConfig(), "What the steps may take at most.")
+    leak_guard: LeakGuardConfig = operational(
+        LeakGuardConfig(), "How much of the evaluation may be in training data."
+    )
     retries: RetriesConfig = operational(RetriesConfig(), "What happens after a transient fault.")
 
     @field_validator("given", "steps", mode="before")

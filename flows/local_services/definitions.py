@@ -12,6 +12,7 @@ from pathlib import Path
 from flows.local_services import health
 from flows.local_services.environment import server_environment, worker_environment
 from flows.local_services.paths import HOST, make_ray_folder, own_origins, project_root
+from flows.local_services.processes import root_of
 from flows.local_services.state import ServiceRecord, ServiceRecords
 from stages.runtime.forked_stage import FOLDER_VARIABLE
 
@@ -114,7 +115,8 @@ def _launch_mlflow(order: LaunchInputs) -> Launch:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
     command = (
-        *(_tool("mlflow"), "server", "--host", HOST, "--port", str(port), "--workers", "1"),
+        *(sys.executable, "-m", "tasks.registry.mlflow_server", "--host", HOST),
+        *("--port", str(port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
         # Clients share this disk: they write artifacts themselves, so a checkpoint is never
         # uploaded and `models:/…` loads in place.
@@ -129,6 +131,7 @@ def _launch_ray(order: LaunchInputs) -> Launch:
     command = (
         *(_tool("ray"), "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address", HOST, "--port", str(gcs), "--ray-client-server-port", str(client)),
+        "--no-monitor",  # the process of the autoscaler, which would have no nodes to add
         *("--dashboard-host", HOST, "--dashboard-port", str(dashboard)),
         *("--dashboard-agent-listen-port", str(agent)),
         # Any free port, so that two clusters on one machine do not collide.
@@ -161,6 +164,19 @@ def _launch_worker(order: LaunchInputs) -> Launch:
     )
 
 
+def _launch_supervisor(order: LaunchInputs) -> Launch:
+    return Launch(
+        command=(sys.executable, "-m", "flows.local_services.supervisor"),
+        environment=server_environment(order.home, order.records),
+        folder=project_root(),
+        url="",
+    )
+
+
+def _supervisor_lives(record: ServiceRecord) -> bool:
+    return root_of(record) is not None
+
+
 def _tool(name: str) -> str:
     """Return the path of a command in this environment; PATH is not used."""
     return str(Path(sys.executable).parent / name)
@@ -174,5 +190,6 @@ SERVICES: dict[str, Service] = {
         Service("prefect", "Prefect", (4200,), _launch_prefect, health.prefect_answers),
         Service("mlflow", "MLflow", (5000,), _launch_mlflow, health.mlflow_answers),
         Service("worker", "Worker", (), _launch_worker, health.worker_polls, needs="prefect"),
+        Service("supervisor", "Supervisor", (), _launch_supervisor, _supervisor_lives),
     )
 }

@@ -10,6 +10,8 @@ from flows.local_services.paths import project_root, store_folder
 from flows.local_services.state import ServiceRecords
 
 TOKEN_VARIABLE = "RATCHET_SERVICES_TOKEN"
+SERVICE_VARIABLE = "RATCHET_SERVICE"
+"""In the environment of every process of a service, the service's name."""
 
 # Variable with each service's address. If the user sets it, it is that of a team's server.
 ADDRESS_VARIABLES = {

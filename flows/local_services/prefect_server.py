@@ -8,6 +8,10 @@ another transaction has written since its first read, SQLite refuses that write 
 repeat the request. With `BEGIN IMMEDIATE` a transaction takes the lock at its start, after waiting
 for it up to Prefect's busy timeout of 60 s. docs/benchmarks.md has the difference.
 
+Automations get the events of a run in order: an event waits for the one before it, for 15 minutes.
+A restarted server has forgotten which events came before, so a run that crashes then would be
+resumed 15 minutes late. Here an event waits for `ORDER_SECONDS`.
+
 Usage: `python -m flows.local_services.prefect_server --host 127.0.0.1 --port 4200`.
 """
 
@@ -16,17 +20,22 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy
 from prefect.cli import app
 from prefect.server.api import server
 from prefect.server.database.configurations import AioSqliteConfiguration
+from prefect.server.events.ordering import memory as order_of_events
 from prefect.settings import PREFECT_SERVER_CORS_ALLOWED_ORIGINS
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 from starlette.types import ASGIApp
 
 from flows.local_services.own_pages import OwnPagesOnly
+
+ORDER_SECONDS = 15
+"""Events of one machine arrive within milliseconds of each other."""
 
 _begin = AioSqliteConfiguration.begin_transaction
 _create_app = server.create_app
@@ -60,6 +69,9 @@ def main() -> None:
     # uvicorn serves any ASGI application
     server.create_app = _create_guarded_app  # pyright: ignore[reportAttributeAccessIssue]
     AioSqliteConfiguration.begin_transaction = _begin_immediate
+    order_of_events.PRECEDING_EVENT_LOOKBACK = timedelta(  # pyright: ignore[reportPrivateImportUsage]
+        seconds=ORDER_SECONDS
+    )
     sys.argv = ["prefect", "--no-prompt", "server", "start", *sys.argv[1:]]
     app()
 

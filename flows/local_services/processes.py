@@ -14,9 +14,13 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from flows.local_services.environment import TOKEN_VARIABLE
+from flows.local_services.environment import SERVICE_VARIABLE, TOKEN_VARIABLE
 from flows.local_services.state import ServiceRecord
 from stages.files import make_private
+from stages.runtime.worker_processes import IN_RAY_JOB
+
+FLOW_RUN_VARIABLE = "PREFECT__FLOW_RUN_ID"
+"""Set by Prefect's worker for the process of a flow run."""
 
 
 def start(
@@ -105,15 +109,42 @@ def listens(record: ServiceRecord) -> bool:
 
 def orphans_of(token: str) -> list[psutil.Process]:
     """Return live processes with a home's token, e.g. children of a killed root."""
-    return [process for process in psutil.process_iter() if _carries(process, token)]
+    return [process for process, _ in _with_token(token)]
 
 
-def _carries(process: psutil.Process, token: str) -> bool:
-    if process.pid == os.getpid():
-        return False
-    with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return process.environ().get(TOKEN_VARIABLE) == token
-    return False
+def remains_of(service: str, token: str) -> list[psutil.Process]:
+    """Return the processes of a service that outlived its root and would be in its successor's way.
+
+    Stages and flows are not among them: they go on, and their results count.
+    """
+    return [
+        process
+        for process, environment in _with_token(token)
+        if environment.get(SERVICE_VARIABLE) == service
+        and not environment.keys() & {IN_RAY_JOB, FLOW_RUN_VARIABLE}
+    ]
+
+
+def flow_processes() -> dict[str, list[psutil.Process]]:
+    """Return the live processes of flow runs on this machine, by the id of the run."""
+    found: dict[str, list[psutil.Process]] = {}
+    for process, environment in _environments():
+        if run_id := environment.get(FLOW_RUN_VARIABLE):
+            found.setdefault(run_id, []).append(process)
+    return found
+
+
+def _with_token(token: str) -> Iterator[tuple[psutil.Process, Mapping[str, str]]]:
+    for process, environment in _environments():
+        if environment.get(TOKEN_VARIABLE) == token and process.pid != os.getpid():
+            yield process, environment
+
+
+def _environments() -> Iterator[tuple[psutil.Process, Mapping[str, str]]]:
+    """Yield each live process of this user with its environment."""
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            yield process, process.environ()
 
 
 def stop(processes: Iterable[psutil.Process], *, grace_seconds: float) -> None:

@@ -23,6 +23,13 @@ _ROUNDS = ((("worker",), 20.0), (("ray",), 10.0), (("mlflow", "prefect"), 10.0))
 _JOB_GRACE_SECONDS = 35.0  # RAY_JOB_STOP_WAIT_TIME_S, after which Ray kills a job, plus a margin
 
 
+def stop_supervisor(records: ServiceRecords) -> None:
+    """Stop the supervisor, and not its children: those are services that it has started again."""
+    supervisor = records.services.get("supervisor")
+    if supervisor and (root := root_of(supervisor)):
+        stop([root], grace_seconds=5)
+
+
 def stop_services(records: ServiceRecords, *, report: Callable[[str, str], None]) -> ServiceRecords:
     """Stop every process that `up` started, and all their children.
 
@@ -34,6 +41,8 @@ def stop_services(records: ServiceRecords, *, report: Callable[[str, str], None]
         The records with the addresses, so that the next start uses them again.
     """
     ours = {name: each for name, each in records.services.items() if not each.is_external}
+    stop_supervisor(records)
+    report("supervisor", "down")
     for names, grace_seconds in _ROUNDS:
         together = [ours[name] for name in names if name in ours]
         for record in together:

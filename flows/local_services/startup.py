@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from flows.local_services.definitions import SERVICES, LaunchInputs, Service
-from flows.local_services.environment import ADDRESS_VARIABLES
+from flows.local_services.environment import ADDRESS_VARIABLES, SERVICE_VARIABLE
 from flows.local_services.health import external_answers
 from flows.local_services.paths import choose_ports, log_path
-from flows.local_services.processes import family_of, listens, root_of, start, stop
+from flows.local_services.processes import (
+    family_of,
+    listens,
+    remains_of,
+    root_of,
+    start,
+    stop,
+)
 from flows.local_services.state import (
     ServiceError,
     ServiceRecord,
@@ -115,11 +123,16 @@ def _ensure_process(
         if known.upstream == upstream:
             return records
         stop(family_of(known), grace_seconds=10)  # it uses old addresses of servers
+    if known:
+        _clear_away(known, records.token)
     ports = choose_ports(known.ports if known and known.ports else service.preferred_ports)
     launch = service.launch(LaunchInputs(home, records, ports, ray_cpus, worker_limit))
     log = log_path(home, service.name)
     pid, created = start(
-        launch.command, environment=launch.environment, folder=launch.folder, log=log
+        launch.command,
+        environment={**launch.environment, SERVICE_VARIABLE: service.name},
+        folder=launch.folder,
+        log=log,
     )
     records = records.with_record(
         ServiceRecord(
@@ -131,11 +144,19 @@ def _ensure_process(
             log=log,
             scratch=launch.scratch,
             upstream=upstream,
+            limit={"ray": ray_cpus, "worker": worker_limit}.get(service.name),
         )
     )
     # Saved at once, so that a killed `up` leaves no process without a record.
     save_records(home, records)
     return records
+
+
+def _clear_away(dead: ServiceRecord, token: str) -> None:
+    """Remove what a service left that ended by itself: its other processes and its folder."""
+    stop(remains_of(dead.name, token), grace_seconds=5)
+    if dead.scratch is not None:
+        shutil.rmtree(dead.scratch, ignore_errors=True)
 
 
 def _upstream(records: ServiceRecords) -> dict[str, str]:

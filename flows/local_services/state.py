@@ -37,6 +37,9 @@ class ServiceRecord(BaseModel):
         log: file with its output.
         scratch: a folder outside home that it needs and that `down` deletes.
         upstream: addresses of other services at its start; if they change, it is started again.
+        limit: CPUs that Ray may assign, or flow runs that the worker may have at once.
+        restarts: Unix times at which the supervisor has started it again since `ratchet up`.
+        is_given_up: whether the supervisor has stopped trying.
         is_external: whether Ratchet only uses it and never starts or stops it.
     """
 
@@ -50,6 +53,9 @@ class ServiceRecord(BaseModel):
     log: Path | None = None
     scratch: Path | None = None
     upstream: dict[str, str] = Field(default_factory=dict)
+    limit: int | None = None
+    restarts: tuple[float, ...] = ()
+    is_given_up: bool = False
     is_external: bool = False
 
     @property
@@ -60,7 +66,14 @@ class ServiceRecord(BaseModel):
 
     def stopped(self) -> ServiceRecord:
         """Return the record without its process; it keeps the ports for the next start."""
-        return self.model_copy(update={"pid": None, "created": None, "scratch": None})
+        ended = {
+            "pid": None,
+            "created": None,
+            "scratch": None,
+            "restarts": (),
+            "is_given_up": False,
+        }
+        return self.model_copy(update=ended)
 
 
 class ServiceRecords(BaseModel):

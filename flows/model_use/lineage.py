@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.model_use.named_model import connections_here
-from flows.model_use.store_graph import StoreGraph
 from stages.runtime.manifest import Manifest
+from stages.runtime.store_graph import StoreGraph
 from tasks import ledger
+from tasks.decisions import BY_HAND
 from tasks.gate import Verdict
 from tasks.versions import Entry, ModelVersionRef
 
 
 @dataclass(frozen=True)
 class PastDecision:
-    """What was decided about a version: `passed`, `refused` or `rollback`, and by whom."""
+    """What was decided about a version, one of `tasks.decisions.SAID`, and by whom."""
 
     verdict: str
     decided_by: str
@@ -80,6 +81,6 @@ def hub_repos(source: Mapping[str, Any]) -> list[str]:
 
 def _decision(entry: Entry) -> PastDecision:
     tags = entry.tags
-    is_judged = tags["verdict"] != "rollback"
+    is_judged = tags["verdict"] not in BY_HAND
     evidence = Verdict.model_validate_json(tags["evidence"]) if is_judged else None
     return PastDecision(tags["verdict"], tags["decided_by"], tags["reason"], evidence)

@@ -8,8 +8,8 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from flows.model_use.lineage import Lineage, PastDecision, described, hub_repos
-from flows.model_use.store_graph import sources_in
 from stages.runtime.manifest import Manifest
+from stages.runtime.store_graph import sources_in
 from stages.safe_text import shown
 from tasks.gate import as_table
 

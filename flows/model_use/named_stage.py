@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flows.model_use.named_model import REGISTERED, whole_reference
-from flows.model_use.store_graph import StoreGraph
 from stages.catalog import STAGES
 from stages.runtime.manifest import Manifest
+from stages.runtime.store_graph import StoreGraph
 from tasks.connections import Connections
 from training_core.errors import ConfigError
 

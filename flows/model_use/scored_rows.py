@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from stages import datasets
 from stages.configs.data_config import FileDataConfig
+from stages.data_check.recognition import recognise_columns
 from stages.datasets import Demonstration, Preference
 from stages.sampling.intervals import mean_interval, share_interval
 from training_core.errors import DataError
@@ -55,6 +55,11 @@ class ResponseRows:
         found = f"{fmean(means):.4g}" if means else "none"
         return f"mean score {found}{within} over {len(means)} prompts"
 
+    def details(self, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return nothing: only pairs have subsets."""
+        del lines
+        return []
+
 
 @dataclass(frozen=True)
 class PairRows:
@@ -80,6 +85,7 @@ class PairRows:
         """Return a pair with both scores, and whether the chosen one is higher: 1, 0 or 0.5."""
         row, (chosen, rejected) = self.rows[number], scores
         texts = {"prompt": list(row.prompt), "chosen": row.chosen, "rejected": row.rejected}
+        texts |= {"subset": row.subset} if row.subset else {}
         for score in scores:
             if isinstance(score, Unscored):
                 return {**texts, "correct": None, "reason": score.reason}
@@ -102,25 +108,29 @@ class PairRows:
         low, high = share_interval(means)
         return f"accuracy {fmean(means):.4f} [{low:.4f}, {high:.4f}] over {len(means)} prompts"
 
+    def details(self, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the accuracy of each subset of a benchmark; none without a column `subset`."""
+        names = dict.fromkeys(line["subset"] for line in lines if "subset" in line)
+        return [
+            f"  {name}: {self.summary([line for line in lines if line.get('subset') == name])}"
+            for name in names
+        ]
+
 
 Rows = ResponseRows | PairRows
 
 
-def read_rows(path: Path, *, with_columns: bool) -> Rows:
-    """Read rows with a response, or pairs if there are columns `chosen` and `rejected`.
+def read_rows(data: FileDataConfig, *, with_columns: bool) -> Rows:
+    """Read pairs, if the columns fit them, and otherwise rows with a response.
 
     Args:
-        path: a file of any format that the stages read.
+        data: a file of any format that the stages read.
         with_columns: whether the reward reads further columns of a row with a response.
 
     Raises:
         DataError: if it cannot be read as either.
     """
-    from stages.datasets.tables import tables  # noqa: PLC0415 - imports `datasets`
-
-    data = FileDataConfig(path=str(path))
-    columns = {column for table in tables(data, 1) for column in table.columns}
-    if {"chosen", "rejected"} <= columns:
+    if "preferences" in recognise_columns(data).used:
         return PairRows(datasets.preferences(data))
     rows = datasets.demonstrations(data)
     if not with_columns:
@@ -128,8 +138,9 @@ def read_rows(path: Path, *, with_columns: bool) -> Rows:
     prompts = datasets.prompts(data)
     if [row.prompt for row in rows] != [row.prompt for row in prompts]:
         raise DataError(
-            f"{path}: its prompts are read differently with and without their responses, so the "
-            "other columns cannot be given to the reward; use the columns `prompt` and `response`"
+            f"{data.path}: its prompts are read differently with and without their responses, "
+            "so the other columns cannot be given to the reward; use the columns `prompt` and "
+            "`response`"
         )
     return ResponseRows(rows, [row.columns for row in prompts])
 

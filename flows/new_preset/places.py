@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,20 +59,3 @@ def relative(path: Path | str, folder: Path) -> str:
     """Return a path as seen from the folder of the preset; it begins with ./ or ../."""
     found = os.path.relpath(Path(path).expanduser().absolute(), folder.absolute())
     return found if found.startswith("../") else f"./{found}"
-
-
-def columns_of(assignments: Sequence[str]) -> Mapping[str, str]:
-    """Return role -> column of `--column chosen=good`.
-
-    Raises:
-        ConfigError: for one without a role or a column.
-    """
-    found: dict[str, str] = {}
-    for assignment in assignments:
-        role, _, column = assignment.partition("=")
-        if not role or not column:
-            raise ConfigError(
-                f"--column: expected <role>=<column>, found '{assignment}'; e.g. chosen=good"
-            )
-        found[role] = column
-    return found

@@ -10,16 +10,13 @@ from pathlib import Path
 
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.recipe.judging_rules import uses_of_judge
-from stages.attempt import Attempt
 from stages.configs.block import StageConfig
 from stages.configs.stage_record import ArtifactKind
-from stages.files import write_text
-from stages.runtime.error_record import read_error
 from stages.runtime.forked_stage import FOLDER_VARIABLE
+from stages.runtime.local_run import LocalRunError, run_here
 from stages.runtime.manifest import Manifest
 from stages.runtime.ray_cluster import RayCluster
 from stages.runtime.store import Store
-from stages.runtime.worker_processes import start_stage
 from tasks.connections import Connections
 from tasks.gate import Verdict, judge
 from tasks.refs import StageRef, ref_of
@@ -114,23 +111,10 @@ class Rehearsal:
         return False
 
     def _done(self, job: StageJob) -> Manifest:
-        store = self._connections.store
         request = request_for(job, self._connections)
-        if found := store.find(request.stage, request.key):
-            return found
-        attempt = store.attempt(request.stage, request.key, "a1")
-        attempt.request.parent.mkdir(parents=True)
-        write_text(attempt.request, request.model_dump_json(indent=2))
         fork_servers = os.environ.get(FOLDER_VARIABLE, str(self.fork_servers))  # empty: none
         variables = {"CUDA_VISIBLE_DEVICES": "", FOLDER_VARIABLE: fork_servers}
-        with attempt.log.with_name("output.txt").open("ab") as output:
-            code = start_stage(attempt.request, variables, output.fileno()).wait()
-        if found := store.find(request.stage, request.key):
-            return found
-        raise RehearsalError(_reason(job.step, attempt, code))
-
-
-def _reason(step: str, attempt: Attempt, code: int) -> str:
-    recorded = read_error(attempt)
-    why = f"{recorded['kind']}: {recorded['message']}" if recorded else f"exit code {code}"
-    return f"step '{step}' failed: {why} [log: {attempt.log}]"
+        try:
+            return run_here(self._connections.store, request, variables)
+        except LocalRunError as error:
+            raise RehearsalError(str(error)) from error

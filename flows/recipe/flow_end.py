@@ -23,12 +23,17 @@ def end_in_mlflow(flow: Flow[..., object], flow_run: FlowRun, state: State[objec
     Prefect passes these by keyword.
     """
     del flow
+    end_run_in_mlflow(str(flow_run.id), state.type)
+
+
+def end_run_in_mlflow(run_id: str, state_type: StateType) -> None:
+    """End the MLflow run of the flow run `run_id`, which has ended in a state of this type."""
     connections = connect()
-    plan = connections.store.root / "plans" / f"{flow_run.id}.json"
+    plan = connections.store.root / "plans" / f"{run_id}.json"
     try:
         config = read_object(plan, remedy="delete it")["config"]
-        status = STATUS.get(state.type, "KILLED")
-        connections.registry.flow_runs.end(config["name"], str(flow_run.id), status)
+        status = STATUS.get(state_type, "KILLED")
+        connections.registry.flow_runs.end(config["name"], run_id, status)
     except FileNotFoundError:  # it ended before it had one
         return
     except (TransientError, IntegrityError) as error:

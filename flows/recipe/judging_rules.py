@@ -1,6 +1,8 @@
-"""What the gate must know about a lifecycle: its prompts, and whether its judge is independent."""
+"""What the gate must know about a lifecycle: its prompts, their sources, and what its judge is."""
 
 from __future__ import annotations
+
+from pathlib import PurePath
 
 from pydantic import BaseModel
 
@@ -13,14 +15,38 @@ from stages.configs.reward_config import (
     rewards_in,
 )
 from stages.configs.reward_service_config import HttpRewardConfig, JudgeConfig
+from stages.datasets import PromptRow
+from stages.datasets.configured import prompts_without
 from stages.runtime.sources import digests_of_sources
 from stages.runtime.stage_key import digest_of, semantic_part
+
+SOURCE_COLUMN = "source"
+"""Column of a row of prompts that says where it is from."""
 
 
 def digest_of_prompts(evaluation: EvaluationConfig) -> str:
     """Digest what determines the prompts of an evaluation: the sources, and the files in them."""
     blocks = [block for block in (evaluation.prompts, evaluation.exclude) if block is not None]
     return digest_of([[semantic_part(block), digests_of_sources(block)] for block in blocks])
+
+
+def sources_of_prompts(evaluation: EvaluationConfig) -> dict[str, str]:
+    """Return the source of each prompt of an evaluation, by the id that the stage gives it.
+
+    It is the value of the row's column `source`, or else the file or dataset that the row is from.
+
+    Raises:
+        DataError: if the prompts cannot be read.
+    """
+    rows = prompts_without(evaluation.prompts, evaluation.exclude)
+    return {str(number): _source(row) for number, row in enumerate(rows, 1)}
+
+
+def _source(row: PromptRow) -> str:
+    named = row.columns.get(SOURCE_COLUMN)
+    if isinstance(named, str) and named.strip():
+        return named.strip()
+    return PurePath(row.where.rpartition(", row ")[0]).name
 
 
 def uses_of_judge(config: LifecycleConfig) -> str:

@@ -59,7 +59,8 @@ class LifecycleSummary(TypedDict):
         reward: held-out rewards of the first and the last policy; empty without an evaluation.
         rows: one per step, in the flow's order.
         is_champion: whether this run's policy is champion.
-        verdict: why it is or is not, in words.
+        decision: `promote`, `hold` or `reject`; empty if nothing was decided, or not yet.
+        verdict: why it is champion or is not, in words.
         report: the page's address in MLflow; None while MLflow does not answer.
         report_file: the page.
     """
@@ -71,6 +72,7 @@ class LifecycleSummary(TypedDict):
     reward: str
     rows: list[StepRow]
     is_champion: bool
+    decision: str
     verdict: str
     report: str | None
     report_file: str
@@ -87,9 +89,10 @@ def publish_report(recipe: Recipe) -> LifecycleSummary:
     about = _about(recipe, run)
     past = configs_to_compare(store, recipe.config.name, run.id, recipe.champion)
     story = gather(store, refs, recipe.config, about, _outcome(recipe), compared=past)
-    rows = _rows(story)
+    rows, decided = _rows(story), recipe.decision.verdict if recipe.decision else ""
+    note = f"{_note(story)}\n\n**{decided.capitalize() or 'Not decided'}**: {_in_words(recipe)}."
     url, path = report(
-        run, about.lifecycle, render(story), _metrics(story), rows, _note(story), recipe.connections
+        run, about.lifecycle, render(story), _metrics(story), rows, note, recipe.connections
     )
     summary: LifecycleSummary = {
         "lifecycle": recipe.config.name,
@@ -99,6 +102,7 @@ def publish_report(recipe: Recipe) -> LifecycleSummary:
         "reward": _reward(story),
         "rows": rows,
         "is_champion": recipe.is_champion,
+        "decision": decided,
         "verdict": _in_words(recipe),
         "report": url,
         "report_file": str(path),
@@ -106,6 +110,12 @@ def publish_report(recipe: Recipe) -> LifecycleSummary:
     write_text(path.with_name("summary.json"), json.dumps(summary, indent=2))
     write_index(store)
     return summary
+
+
+def publish_so_far(recipe: Recipe) -> str:
+    """Write the report before a person decides, and return its address, or else its file."""
+    summary = publish_report(recipe)
+    return summary["report"] or summary["report_file"]
 
 
 @task(name="report", task_run_name="report", cache_policy=NO_CACHE)
@@ -198,16 +208,29 @@ def _version_page(recipe: Recipe, step: str) -> str:
 def _outcome(recipe: Recipe) -> Outcome:
     policies = [ref for ref in recipe.refs.values() if ref.kind == "policy"]
     newest = policies[-1].model_version if policies else None
-    return Outcome(recipe.is_champion, newest, recipe.verdict, recipe.against)
+    return Outcome(recipe.is_champion, newest, recipe.verdict, recipe.against, _approval(recipe))
 
 
 def _in_words(recipe: Recipe) -> str:
     verdict = recipe.verdict
     if verdict is None:
         return "it was champion already" if recipe.is_champion else "the preset has no `evaluation`"
-    if verdict.passed:
-        return f"it beats {recipe.against}"
-    return f"it is not proven better than {recipe.against}: expected {verdict.failed()}"
+    if not verdict.passed:
+        said = {"hold": "is not proven better than", "reject": "does not beat"}[verdict.outcome]
+        return f"it {said} {recipe.against}: expected {verdict.failed()}"
+    approval = _approval(recipe)
+    return f"it beats {recipe.against}" + (f"; {approval}" if approval else "")
+
+
+def _approval(recipe: Recipe) -> str:
+    """Say what a person answered, or that one is awaited; nothing if nobody is asked."""
+    verdict, decision = recipe.verdict, recipe.decision
+    if verdict is None or not verdict.passed or not recipe.config.promotion.approval.required:
+        return ""
+    if decision is None or decision.answer is None:
+        return "it waits for the approval of a person"
+    answered = {"approve": "approved it", "hold": "held it", "reject": "rejected it"}
+    return f"{decision.who} {answered[decision.answer]}: {decision.why}"
 
 
 def _metrics(story: Lifecycle) -> dict[str, float]:

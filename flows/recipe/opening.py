@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from pydantic import ValidationError
 
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.config.presets import load_config
+from flows.recipe.approval import require_deployment
 from flows.recipe.given_versions import pin_versions
 from flows.recipe.held_out_prompts import require_unseen_prompts
+from flows.recipe.left_tasks import end_left_tasks
+from flows.recipe.lifecycle_report import publish_so_far
 from flows.recipe.outline import StepRunner, outline_of, require_steps
 from flows.recipe.round_id import with_round
 from flows.recipe.run import Recipe
 from flows.recipe.run_logs import tell_foreseen_errors_briefly
+from flows.recipe.trained_sources import inherited_sources
 from stages.files import write_json
 from stages.runtime.sources import missing_sources, pin_revisions
 from tasks.connections import Connections, connect
@@ -27,6 +33,9 @@ from training_core.errors import DataError, IntegrityError, RatchetError
 from training_core.strict_json import read_object
 
 tell_foreseen_errors_briefly()  # at import, so that it applies before the first line of a flow
+
+ROUNDS = "iterative-dpo"
+"""The flow that may start from the champion."""
 
 MAX_RUNS = 20
 """A flow run that was started this often, by an automation or by Retry, is given up.
@@ -56,7 +65,8 @@ def open_recipe(
         round_id: gives this run its own seed for sampling pairs; None keeps the preset's.
 
     Raises:
-        ConfigError: for a wrong preset, key, value or step.
+        ConfigError: for a wrong preset, key, value or step; if an approval is required and nothing
+            could start this run again.
         DataError: if data is not where the config says, or a step trains on prompts of the
             evaluation.
         RatchetError: if the run was started too often.
@@ -66,6 +76,9 @@ def open_recipe(
             f"this run was started {count} times, the limit is {MAX_RUNS}; look at its log, "
             "then start a new run, which continues where this one ended"
         )
+    if count > 1:
+        with get_client(sync_client=True) as client:
+            end_left_tasks(client, UUID(str(flow_run.id)))
     connections, forced = connect(), tuple(force)
     plan = connections.store.root / "plans" / f"{flow_run.id}.json"
     if plan.exists():
@@ -73,14 +86,22 @@ def open_recipe(
         _require_sources(preset, config)
     else:
         config = with_round(load_config(preset, overrides), round_id)
+        require_deployment(config.promotion.approval)
         if steps is not None:
             require_steps(forced, [*outline_of(steps, config).refs])
         config, champion = _resolve(config, connections)
         _require_sources(preset, config)
         if steps is not None:
-            require_unseen_prompts(config)
+            starts = (champion,) if champion and starts_from_champion(flow, config) else ()
+            require_unseen_prompts(config, inherited_sources(config, connections, *starts))
         _write_plan(plan, config, champion)
-    return Recipe(flow, config, connections, forced, champion)
+    began = plan.stat().st_mtime
+    return Recipe(flow, config, connections, forced, champion, began=began, report=publish_so_far)
+
+
+def starts_from_champion(flow: str, config: LifecycleConfig) -> bool:
+    """Whether the first policy that a flow trains is the champion."""
+    return flow == ROUNDS and config.iterative_dpo.start == "champion"
 
 
 def _require_sources(preset: str, config: LifecycleConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Protocol
@@ -95,12 +95,17 @@ def outline_of(steps: Callable[[StepRunner], None], config: LifecycleConfig) -> 
             f"the preset {config.name} has no step; add a block, e.g. `sft`, or `steps`"
         )
     known = [*outline.refs, *config.steps, *block_names()]
-    for name in config.inputs:
+    _require_named("inputs", config.inputs, known, outline)
+    _require_named("budget.steps", config.budget.steps, [*outline.refs], outline)
+    return outline
+
+
+def _require_named(key: str, names: Iterable[str], known: Sequence[str], outline: Outline) -> None:
+    for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(outline.refs)}"
-            raise ConfigError(f"inputs.{name}: there is no such step; {hint}")
-    return outline
+            raise ConfigError(f"{key}.{name}: there is no such step; {hint}")
 
 
 def block_names() -> list[str]:

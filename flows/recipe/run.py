@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from prefect import get_run_logger
 from prefect.runtime import flow_run
 
 from flows.config.lifecycle_config import LifecycleConfig
-from flows.recipe.judging_rules import digest_of_prompts, uses_of_judge
+from flows.recipe.allowances import allowances_for
+from flows.recipe.approval import ask_for_approval, question_of
+from flows.recipe.judging_rules import digest_of_prompts, sources_of_prompts, uses_of_judge
 from flows.recipe.outline import MATCH
+from flows.recipe.step_inputs import uses_reward_model
+from stages.configs.admission_config import AdmissionConfig
 from stages.configs.block import StageConfig
 from stages.configs.evaluation_config import EvaluationConfig
 from stages.configs.stage_record import ArtifactKind
+from stages.runtime.stage_key import digest_of
+from tasks.admission import is_measured, problems_with, require_admitted
 from tasks.attempts import Match
+from tasks.budget import Allowance
 from tasks.connections import Connections
-from tasks.gate import Verdict, judge
-from tasks.ledger import Decision
+from tasks.decisions import Decision
+from tasks.gate import Outcome, Verdict, judge
+from tasks.gate.judged_responses import read_responses
 from tasks.refs import StageRef
 from tasks.registry_tasks import (
     count_attempts,
@@ -34,6 +43,14 @@ from tasks.submission import leave_all_waiters
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError, ConflictError
 
+KEY_LENGTH = 12
+OUTCOMES: Mapping[Outcome, str] = {
+    "promote": "beats",
+    "hold": "is not proven better than",
+    "reject": "does not beat",
+}
+"""What the gate says -> what the ledger says of candidate and opponent."""
+
 JUDGEMENTS = 3
 """How often a candidate is judged if the champion moves, or another is judged, meanwhile."""
 
@@ -50,9 +67,13 @@ class Recipe:
         champion: when this run was started.
         refs: the finished steps, in their order.
         given: versions of registered models that the preset gives, by name.
+        began: Unix time at which this run was started for the first time.
         is_champion: the policy of this run is champion.
         verdict: what the gate said of it; None if it was not asked.
         against: name of the policy that it was judged against.
+        decision: about it, by the gate and by a person; None if there is none yet.
+        report: writes the report so far, for a person who is asked for an approval, and returns
+            where it is.
     """
 
     flow: str
@@ -62,9 +83,12 @@ class Recipe:
     champion: ModelVersionRef | None
     refs: dict[str, StageRef] = field(default_factory=dict)
     given: dict[str, StageRef] = field(default_factory=dict)
+    began: float = 0.0
     is_champion: bool = False
     verdict: Verdict | None = None
     against: str = ""
+    decision: Decision | None = None
+    report: Callable[[Recipe], str] | None = None
 
     @property
     def policy_name(self) -> str:
@@ -84,7 +108,17 @@ class Recipe:
         """
         retries = self.config.retries
         given = {role: ref for role, ref in inputs.items() if ref is not None}
-        job = StageJob(step, config, given, self.config.name, is_forced=step in self.force)
+        self._require_admitted(step, config, given)
+        job = StageJob(
+            step,
+            config,
+            given,
+            self.config.name,
+            is_forced=step in self.force,
+            allowances=self._allowances(step, config),
+            since=self.began,
+            outage_seconds=retries.outage_seconds,
+        )
         patient = stage_task.with_options(
             retries=retries.limit, retry_delay_seconds=list(retries.delay_seconds) or [0]
         )
@@ -103,6 +137,23 @@ class Recipe:
         note_step(self.connections.store, str(flow_run.id), finished)
         self.refs[step] = ref
         return ref
+
+    def _require_admitted(
+        self, step: str, config: StageConfig, inputs: Mapping[str, StageRef]
+    ) -> None:
+        """Stop before a stage that optimises for a reward model below the preset's bar."""
+        judge = inputs.get("reward_model")
+        if judge is None or isinstance(config, EvaluationConfig) or not uses_reward_model(config):
+            return
+        made_by = self.config.step_config(judge.step)
+        bar = getattr(made_by, "admission", AdmissionConfig())
+        require_admitted(step, judge, bar)
+        for problem in problems_with(judge, bar):
+            get_run_logger().warning("reward model of step '%s': %s", judge.step, problem)
+        if not is_measured(judge):
+            get_run_logger().warning(
+                "the reward model of step '%s' was never held against baselines", judge.step
+            )
 
     def registered(self, name: str, uri: str, kind: ArtifactKind) -> StageRef:
         """Return a version of a registered model, which is given under this name.
@@ -130,7 +181,8 @@ class Recipe:
 
         The first champion has to beat the baseline, which is the SFT policy; later ones must not be
         beaten by it either.
-        If the champion moves meanwhile, the candidate is judged again, against the new one.
+        If the champion moves meanwhile, the candidate is judged again, against the new one. If the
+        preset asks for an approval, the run is suspended until a person answers.
 
         Args:
             candidate: a policy.
@@ -156,15 +208,17 @@ class Recipe:
                 self.is_champion = True
                 return True
             match, verdict = self._judge(champion, candidate, evaluation, reward_model)
-            outcome = "beats" if verdict.passed else "is not proven better than"
             rival = champion.uri if champion else "the first policy"
             decision = Decision(
                 based_on=based_on,
                 evidence=verdict,
                 match=match,
                 who=who or self.flow,
-                why=why or f"{self.flow}: {outcome} {rival}",
+                why=why or f"{self.flow}: {OUTCOMES[verdict.outcome]} {rival}",
             )
+            if verdict.passed and self.config.promotion.approval.required:
+                decision = self._approved(version, decision)
+            self.decision = decision
             try:
                 self.is_champion = promote(self.connections, self.policy_name, version, decision)
             except ConflictError as error:
@@ -174,6 +228,16 @@ class Recipe:
         raise ConflictError(
             f"the champion of {self.policy_name} changed, or another candidate was judged, during "
             f"each of {JUDGEMENTS} comparisons; run the flow again"
+        )
+
+    def _allowances(self, step: str, config: StageConfig) -> tuple[Allowance, ...]:
+        return allowances_for(
+            step,
+            config,
+            self.config.budget,
+            store=self.connections.store,
+            before=self.refs.values(),
+            since=self.began,
         )
 
     @property
@@ -205,15 +269,28 @@ class Recipe:
             prompts=digest_of_prompts(self._evaluation),
             evaluation=(against_champion or evaluation).digest,
         )
+        store, sources = self.connections.store, sources_of_prompts(self._evaluation)
         verdict = judge(
             evidence_metrics(evaluation, against_champion),
             self.config.promotion,
             attempt=count_attempts(self.connections, self.policy_name, match),
             dependent_judge=uses_of_judge(self.config),
+            responses=read_responses(store, against_champion or evaluation, sources),
+            has_champion=champion is not None,
         )
         self.verdict = verdict
         self.against = "the champion" if champion else "the first policy"
         return match, verdict
+
+    def _approved(self, version: int, decision: Decision) -> Decision:
+        """Ask a person, once for each match, and return the decision with the answer."""
+        about = f"**{self.policy_name}/{version}** has passed the gate against {self.against}."
+        self.decision = None  # the report says that it waits
+        question = question_of(about, decision.evidence, self.report(self) if self.report else "")
+        key = digest_of(decision.match.model_dump())[:KEY_LENGTH]
+        given = ask_for_approval(question, key, self.config.promotion.approval)
+        update = {"who": given.name, "why": given.reason, "answer": given.answer}
+        return decision.model_copy(update=update)
 
     def _against(
         self, champion: ModelVersionRef | None, candidate: StageRef, reward_model: StageRef | None

@@ -87,10 +87,14 @@ def _missing(step: str, record: StageRecord, role: str) -> str:
     )
 
 
-def _require_reward_model(step: str, config: StageConfig, inputs: Mapping[str, StageRef]) -> None:
+def uses_reward_model(config: StageConfig) -> bool:
+    """Whether a stage's reward is, or has as a part, the input `reward_model`."""
     rewards = rewards_in(getattr(config, "reward", None))
-    wants = any(isinstance(reward, RewardModelRewardConfig) for reward in rewards)
-    if wants and "reward_model" not in inputs:
+    return any(isinstance(reward, RewardModelRewardConfig) for reward in rewards)
+
+
+def _require_reward_model(step: str, config: StageConfig, inputs: Mapping[str, StageRef]) -> None:
+    if uses_reward_model(config) and "reward_model" not in inputs:
         raise ConfigError(
             f"{step}.reward is the reward model of this lifecycle, and there is none; add the "
             "block `reward_model`, set `given.reward_model`, or choose another reward"

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from stages.configs.block import Block, semantic
+from stages.configs.canary_record import OF_POLICIES
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.sampling_config import RolloutConfig
@@ -84,6 +85,7 @@ STAGE = StageRecord(
     optional={"dataset": "dataset"},
     reads=trained_rows("demonstrations"),
     trains=True,
+    canaries=OF_POLICIES,
     headline="held-out divergence {heldout_divergence_before->heldout_divergence}",
     curves=LOSS_CURVE,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationInfo, field_validator
 
 from stages.configs.block import semantic
+from stages.configs.canary_record import OF_POLICIES
 from stages.configs.data_config import DataConfig
 from stages.configs.loss_config import DpoLossConfig, PairLossConfig, PreferenceLossConfig
 from stages.configs.model_config import PreferenceModelConfig
@@ -52,6 +53,7 @@ STAGE = StageRecord(
     families={"dataset_": "dataset"},
     reads=trained_rows("preferences"),
     trains=True,
+    canaries=(*OF_POLICIES, "equal_reference"),
     headline="{accuracy} of {train_pairs} training pairs ranked right",
     curves=PAIR_CURVES,
 )

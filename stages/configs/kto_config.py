@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stages.configs.block import semantic
+from stages.configs.canary_record import OF_POLICIES
 from stages.configs.data_config import DataConfig
 from stages.configs.loss_config import KtoLossConfig
 from stages.configs.model_config import PreferenceModelConfig
@@ -41,6 +42,7 @@ STAGE = StageRecord(
     optional={"dataset": "dataset"},
     reads=trained_rows("unpaired_responses"),
     trains=True,
+    canaries=(*OF_POLICIES, "equal_reference"),
     headline="held-out margin {heldout_margin_before->heldout_margin}",
     curves=LOSS_CURVE,
 )

@@ -101,7 +101,9 @@ class ModelConfig(Block):
         "copy, because it has only about 3 digits, and small updates would be lost.",
     )
     attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = operational(
-        "auto", "Attention implementation; `auto` uses the default of transformers."
+        "auto",
+        "Attention implementation; `auto` uses the default of transformers, and `eager` for models "
+        "that cap their attention scores (Gemma 2).",
     )
     gradient_checkpointing: bool = operational(
         False,

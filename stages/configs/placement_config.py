@@ -111,6 +111,11 @@ def cpus_apart(config: StageConfig) -> float:
     return sum(number * each.num_cpus for number, each in _apart(config))
 
 
+def reserved_gpus(config: StageConfig) -> float:
+    """Return all GPUs that a stage reserves."""
+    return config.resources.num_workers * config.resources.num_gpus + gpus_apart(config)
+
+
 def _apart(config: StageConfig) -> Iterator[tuple[int, ApartConfig | ApartScoringConfig]]:
     for _, block in blocks_at(config):
         if isinstance(block, ApartConfig):

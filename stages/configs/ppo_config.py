@@ -48,6 +48,14 @@ STAGE = StageRecord(
         "evaluation.exclude": DatasetUse("prompts"),
     },
     trains=True,
+    canaries=(
+        "weight_sync",
+        "sampler_gap",
+        "single_bos",
+        "padding_invariance",
+        "first_ratio",
+        "first_kl",
+    ),
     headline="training reward {reward} at KL {kl}",
     heldout_headline="held-out reward {heldout_reward_before->heldout_reward}",
     curves={

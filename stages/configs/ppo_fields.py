@@ -9,6 +9,8 @@ from typing import Literal
 
 from stages.configs.advantage_config import AdvantageConfig, AggregationName, GaeConfig
 from stages.configs.block import StageConfig, operational, semantic
+from stages.configs.canary_record import SKIP_CANARIES, CanaryName
+from stages.configs.contract_rules import ALLOW_DIFFERENCES, ContractField
 from stages.configs.correction_config import CorrectionConfig
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import FrozenModelsConfig, ModelConfig
@@ -182,6 +184,8 @@ class BasePpoConfig(StageConfig):
     unscored_limit: float = semantic(
         0.02, "Largest allowed share of rollouts without a reward.", ge=0, le=1
     )
+    allow_differences: tuple[ContractField, ...] = operational((), ALLOW_DIFFERENCES)
+    skip_canaries: tuple[CanaryName, ...] = operational((), SKIP_CANARIES)
     scoring: ScoringConfig = operational(
         InlineScoringConfig(), "Where the reward is computed: inline or apart."
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stages.configs.block import semantic
+from stages.configs.canary_record import OF_SCORERS
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
@@ -47,6 +48,7 @@ STAGE = StageRecord(
     optional={"dataset": "dataset"},
     reads=trained_rows("solutions"),
     trains=True,
+    canaries=OF_SCORERS,
     headline="held-out step accuracy {heldout_accuracy} (majority {heldout_majority})",
     curves=LOSS_CURVE | {"accuracy": "Steps judged right (fraction)"},
 )

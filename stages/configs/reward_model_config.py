@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from stages.configs.block import semantic
+from stages.configs.admission_config import AdmissionConfig
+from stages.configs.block import operational, semantic
+from stages.configs.canary_record import OF_SCORERS
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.stage_record import PAIR_CURVES, StageRecord, trained_rows
@@ -31,6 +33,10 @@ class RewardModelConfig(TrainedStageConfig):
     centering_coef: float = semantic(
         0.01, "Weight of the term that keeps rewards near 0 (Eisenstein et al. 2023).", ge=0
     )
+    admission: AdmissionConfig = operational(
+        AdmissionConfig(),
+        "What it must show before a policy is optimised for it.",
+    )
     model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the model is trained.")
 
@@ -44,6 +50,7 @@ STAGE = StageRecord(
     optional={"dataset": "dataset"},
     reads=trained_rows("preferences"),
     trains=True,
+    canaries=OF_SCORERS,
     headline="held-out accuracy {heldout_accuracy}",
     curves=PAIR_CURVES,
 )

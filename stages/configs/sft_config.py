@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ValidationInfo, field_validator
 
 from stages.configs.block import semantic
+from stages.configs.canary_record import OF_POLICIES
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import BaseModelConfig, ModelConfig
 from stages.configs.stage_record import LOSS_CURVE, StageRecord, trained_rows
@@ -75,6 +76,7 @@ STAGE = StageRecord(
     optional={"policy": "policy", "dataset": "dataset"},
     reads=trained_rows("demonstrations"),
     trains=True,
+    canaries=OF_POLICIES,
     headline="held-out loss {heldout_loss_before->heldout_loss}",
     curves=LOSS_CURVE,
 )

@@ -5,12 +5,13 @@ The config module of each stage ends with its record `STAGE`; `stages.catalog` c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Literal
 
 from stages.configs.block import StageConfig
+from stages.configs.canary_record import CanaryName
 from training_core.errors import ConfigError
 
 ArtifactKind = Literal["policy", "reward_model", "process_reward_model", "dataset", "evaluation"]
@@ -50,6 +51,7 @@ class StageRecord:
             not limited.
         reads: use of the datasets in its config, by field; dotted for a field of a block.
         trains: whether it runs the training loop.
+        canaries: checks before the first step, in their order.
         headline: its line in the report; `{metric}` is a number, `{before->after}` is a change.
         heldout_headline: its line instead, if it has measured all metrics of this one.
         curves: titles of the curves in the report, by metric.
@@ -65,6 +67,7 @@ class StageRecord:
     families: Mapping[str, ArtifactKind] = field(default_factory=dict)
     reads: Mapping[str, DatasetUse] = field(default_factory=dict)
     trains: bool = False
+    canaries: Sequence[CanaryName] = ()
     headline: str = ""
     heldout_headline: str = ""
     curves: Mapping[str, str] = field(default_factory=dict)

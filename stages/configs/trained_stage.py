@@ -10,7 +10,9 @@ from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from stages.configs.block import StageConfig, semantic
+from stages.configs.block import StageConfig, operational, semantic
+from stages.configs.canary_record import SKIP_CANARIES, CanaryName
+from stages.configs.contract_rules import ALLOW_DIFFERENCES, ContractField
 from stages.configs.data_config import DataConfig
 from stages.configs.model_config import ModelConfig
 from stages.configs.training_config import DeepSpeedEngineConfig, TrainingConfig
@@ -27,6 +29,8 @@ class TrainedStageConfig(StageConfig):
     """Metrics that the stage measures on held-out rows, e.g. for `best_metric`."""
 
     eval_data: DataConfig | None = semantic(None, "Held-out rows for the `heldout_…` metrics.")
+    allow_differences: tuple[ContractField, ...] = operational((), ALLOW_DIFFERENCES)
+    skip_canaries: tuple[CanaryName, ...] = operational((), SKIP_CANARIES)
     model: ModelConfig = semantic(ModelConfig(), "Options for loading the model.")
     training: TrainingConfig = semantic(TrainingConfig(), "How the model is trained.")
 

@@ -13,6 +13,7 @@ from stages.configs.stage_record import RowsName
 from stages.datasets import FIRST_STEP, PLACEHOLDER, kinds
 from stages.datasets.kinds import RowKind
 from stages.datasets.table_rows import layout_of
+from stages.datasets.trees import FLAT
 from training_core.errors import DataError
 
 if TYPE_CHECKING:
@@ -75,16 +76,19 @@ def recognise_columns(data: FileDataConfig) -> Recognised:
 
     found = tables(data)
     table = found[0]
+    has_messages = set(FLAT) <= set(table.columns) and not data.columns
+    grown = tables(data, has_trees=True)[0] if has_messages else table
     used: dict[RowsName, frozenset[str]] = {}
     refused: dict[RowsName, str] = {}
     for name, kind in KINDS.items():
         try:
-            layout = layout_of(kind, table, data.columns)
+            layout = layout_of(kind, grown if kind.has_role("tree") else table, data.columns)
         except DataError as error:
             refused[name] = str(error)
         else:
             columns = layout.used.values()
-            used[name] = frozenset(part for column in columns for part in names_in(column))
+            names = {part for column in columns for part in names_in(column)}
+            used[name] = frozenset((*FLAT, "rank") if has_messages and "tree" in names else names)
     prompt = used.get("prompts", frozenset())
     answers = next((c for c in ANSWERS if c in table.columns and c not in prompt), None)
     rows = sum(len(each.numbers) for each in found)

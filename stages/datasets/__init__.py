@@ -11,7 +11,7 @@ from pathlib import Path
 from stages.configs.data_config import DataConfig
 from stages.datasets import kinds
 from stages.datasets.lexicon import read_lexicon
-from stages.datasets.reading import Reading, load, read
+from stages.datasets.reading import Reading, load, read, stream
 from stages.datasets.row_types import (
     DataRow,
     Demonstration,
@@ -43,6 +43,7 @@ __all__ = [
     "read_lexicon",
     "row_names",
     "solutions",
+    "stream",
     "texts",
     "unpaired_responses",
 ]

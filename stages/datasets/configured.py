@@ -77,17 +77,32 @@ def prompt_of(row: DataRow) -> str | Messages:
 
 def prompt_key(row: DataRow) -> str:
     """Return a text that is equal for rows with the same prompt (or, for texts, the same text)."""
-    return _key(prompt_of(row))
+    return key_of(prompt_of(row))
 
 
-def answered_prompt_keys(row: DataRow) -> Iterator[str]:
-    """Yield the key of a row's prompt, and of everything before an earlier answer in it."""
+def answered_prompts(row: DataRow) -> Iterator[str | Messages]:
+    """Yield a row's prompt, and everything before an earlier answer in it."""
     prompt = prompt_of(row)
-    yield _key(prompt)
+    yield prompt
     if not isinstance(prompt, str):
         for place, message in enumerate(prompt):
             if message["role"] == "assistant":
-                yield _key(prompt[:place])
+                yield prompt[:place]
+
+
+def answered_prompt_keys(row: DataRow) -> Iterator[str]:
+    """Yield the keys of `answered_prompts`."""
+    return map(key_of, answered_prompts(row))
+
+
+def key_of(prompt: str | Messages) -> str:
+    """Return the key of a prompt; see `prompt_key`."""
+    return prompt if isinstance(prompt, str) else repr([(m["role"], m["content"]) for m in prompt])
+
+
+def text_of(prompt: str | Messages) -> str:
+    """Return what a prompt says, without who says it."""
+    return prompt if isinstance(prompt, str) else "\n".join(m["content"] for m in prompt)
 
 
 def prompts_without(data: DataConfig, excluded: DataConfig | None) -> list[PromptRow]:
@@ -107,7 +122,3 @@ def prompts_without(data: DataConfig, excluded: DataConfig | None) -> list[Promp
             "choose other prompts"
         )
     return kept
-
-
-def _key(prompt: str | Messages) -> str:
-    return prompt if isinstance(prompt, str) else repr([(m["role"], m["content"]) for m in prompt])

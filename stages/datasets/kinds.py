@@ -8,7 +8,13 @@ from typing import Generic, TypeVar
 
 from stages.datasets import shapes
 from stages.datasets.pair_rows import pairs_in
-from stages.datasets.prompt_columns import PROMPT_ROLES, prompt_of, tree_in
+from stages.datasets.prompt_columns import (
+    PROMPT_ROLES,
+    prompt_of,
+    question_of,
+    tree_in,
+    with_system,
+)
 from stages.datasets.row import Row
 from stages.datasets.row_types import (
     Demonstration,
@@ -55,13 +61,13 @@ def _answered(row: Row) -> tuple[Messages, str]:
         *path, last = best_path(tree_in(row)) or (None,)
         if last is None:
             raise row.error("tree", "a message with an answer of the assistant", row.value("tree"))
-        return tuple(path), last["content"]
+        return with_system(row, tuple(path)), last["content"]
     conversation = row.first("messages", "conversations")
     if row.has(conversation):
         *prompt, last = row.answered(conversation, "user")
         if not prompt:
             raise row.error(conversation, "a prompt, then a non-empty assistant message", last)
-        return tuple(prompt), last["content"]
+        return with_system(row, tuple(prompt)), last["content"]
     role = row.first("response", "completion", "output", "answer", "solution", "assistant")
     *between, last = row.answered(role, "assistant")
     return (*prompt_of(row), *between), last["content"]
@@ -111,7 +117,7 @@ def _is_over(threshold: float) -> Callable[[Row], bool]:
 
 
 def _prompt(row: Row) -> list[PromptRow]:
-    return [PromptRow(_asked(row), row.others, where=row.where)]
+    return [PromptRow(with_system(row, _asked(row)), row.others, where=row.where)]
 
 
 def _asked(row: Row) -> Messages:
@@ -119,7 +125,7 @@ def _asked(row: Row) -> Messages:
         return messages_along([tree_in(row)])
     role = row.first("prompt", "messages", "conversations", "context_messages", *PROMPT_ROLES)
     if role in PROMPT_ROLES and role not in ("prompt", "context_messages"):
-        return prompt_of(row)
+        return question_of(row)
     found = row.messages(role, "user")
     while role in ("messages", "conversations") and found and found[-1]["role"] == "assistant":
         found = found[:-1]
@@ -138,7 +144,7 @@ TEXTS = RowKind("texts", [shapes.TEXTS], (), _text)
 PREFERENCES = RowKind(
     "preferences",
     [shapes.PREFERENCES, (*shapes.JUDGED_PAIRS, *shapes.TREES)],
-    ("margin", "chosen_finished", "rejected_finished", "system"),
+    ("margin", "chosen_finished", "rejected_finished", "subset", "system"),
     pairs_in,
     is_judged=True,
 )

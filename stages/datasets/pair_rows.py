@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from stages.datasets.message_columns import common_beginning
-from stages.datasets.prompt_columns import PROMPT_ROLES, prompt_of, tree_in
+from stages.datasets.prompt_columns import (
+    PROMPT_ROLES,
+    question_of,
+    tree_in,
+    with_system,
+)
 from stages.datasets.row import Row
 from stages.datasets.row_types import Preference
 from stages.datasets.trees import ranked_pairs
@@ -28,7 +33,8 @@ def pairs_in(row: Row) -> list[Preference]:
     if margin < 0:
         expected = "a margin of at least 0 (a negative one says that the rejected response won)"
         raise row.error("margin", expected, margin)
-    return [Preference(prompt, chosen, rejected, *finished, margin, where=row.where)]
+    subset = str(row.value("subset")) if row.has("subset") else ""
+    return [Preference(prompt, chosen, rejected, *finished, margin, subset, where=row.where)]
 
 
 def _sides(row: Row) -> tuple[str, str] | None:
@@ -43,16 +49,16 @@ def _sides(row: Row) -> tuple[str, str] | None:
 
 def _pair(row: Row, better: str, worse: str) -> tuple[Messages, str, str]:
     if any(row.has(role) for role in PROMPT_ROLES):
-        prompt = prompt_of(row)
+        prompt = question_of(row)
         before, chosen = _after(row, better, prompt)
         other, rejected = _after(row, worse, prompt)
         if before != other:
             raise row.error(worse, f"the same messages before the answer as in {better}", other)
-        return before, chosen, rejected
+        return with_system(row, before), chosen, rejected
     *prompt, chosen = row.answered(better, "assistant")
     *other, rejected = row.answered(worse, "assistant")
     if prompt and prompt == other:
-        return tuple(prompt), chosen["content"], rejected["content"]
+        return with_system(row, tuple(prompt)), chosen["content"], rejected["content"]
     if prompt or other:
         expected = f"a conversation that differs from `{better}` only in the last message"
         raise row.error(worse, expected, other)
@@ -78,4 +84,4 @@ def _implicit(row: Row, better: str, chosen: str, rejected: str) -> tuple[Messag
     if not prompt or not rest.strip() or not other.strip():
         expected = "a field 'prompt', or texts in both responses that begin with the same words"
         raise row.error(better, expected, chosen)
-    return ({"role": "user", "content": prompt},), rest, other
+    return with_system(row, ({"role": "user", "content": prompt},)), rest, other

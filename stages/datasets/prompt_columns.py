@@ -17,14 +17,38 @@ def prompt_of(row: Row) -> Messages:
     Raises:
         DataError: if the row has none.
     """
+    return with_system(row, question_of(row))
+
+
+def question_of(row: Row) -> Messages:
+    """Return the prompt of a row without the column `system`.
+
+    Raises:
+        DataError: if the row has none.
+    """
     role = row.first(*PROMPT_ROLES)
     prompt = row.messages(role, "user")
     if role == "instruction" and row.has("input") and as_text(row.value("input")):
         joined = f"{row.text('instruction')}\n\n{row.text('input')}"
-        prompt = ({"role": "user", "content": joined},)
-    if row.has("system") and row.value("system"):
-        return ({"role": "system", "content": row.text("system")}, *prompt)
+        return ({"role": "user", "content": joined},)
     return prompt
+
+
+def with_system(row: Row, messages: Messages) -> Messages:
+    """Return messages that begin with the row's column `system`, if it has a value.
+
+    Raises:
+        DataError: if they begin with a different system prompt already.
+    """
+    if not row.has("system") or not row.value("system"):
+        return messages
+    system = {"role": "system", "content": row.text("system")}
+    if messages[:1] == (system,):
+        return messages
+    if messages and messages[0]["role"] == "system":
+        expected = f"the system prompt of the messages, {messages[0]['content'][:120]!r}"
+        raise row.error("system", expected, system["content"])
+    return (system, *messages)
 
 
 def tree_in(row: Row) -> Node:

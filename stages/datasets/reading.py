@@ -95,6 +95,24 @@ def load(kind: RowKind[T], data: DataConfig | Path) -> list[T]:
     return reading.rows
 
 
+def stream(
+    kind: RowKind[T],
+    data: CafeDataConfig | FileDataConfig | HubDataConfig,
+    first_rows: int | None = None,
+) -> Iterator[T]:
+    """Yield the good rows of a source one after another, in bounded memory; bad ones are left out.
+
+    Raises:
+        DataError: if the source cannot be read, or its columns do not fit.
+    """
+    found: Reading[T] = Reading([], [], True, [], [])
+    for row in _rows(kind, data, first_rows, found):
+        try:
+            yield from kind.read(row)
+        except DataError:  # the step that trains on it says why
+            continue
+
+
 def read(
     kind: RowKind[T],
     data: CafeDataConfig | FileDataConfig | HubDataConfig | Path,

@@ -40,6 +40,7 @@ class Preference:
     """A prompt with a better and a worse response; see `Demonstration` for `…_finished`.
 
     `margin` is the rated distance between the two, in units of a reward; 0 if it is not known.
+    `subset` names a part of a benchmark, e.g. of RewardBench.
     """
 
     prompt: Messages
@@ -48,6 +49,7 @@ class Preference:
     chosen_finished: bool = True
     rejected_finished: bool = True
     margin: float = 0.0
+    subset: str = ""
     where: str = _position()
 
 

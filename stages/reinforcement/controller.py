@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from stages.canaries.running import keeps_earlier_results
 from stages.configs.ppo_config import PpoConfig
 from stages.configs.training_config import DeepSpeedEngineConfig
 from stages.contract import Context, Inputs
 from stages.files import read_jsonl
 from stages.reinforcement.best_policy import evaluate_policy, held_out_summary, load_exported
 from stages.reinforcement.experience import EvaluatedRollouts, evaluate, make_experience
+from stages.reinforcement.first_round import check_first_round
 from stages.reinforcement.learners import cut
 from stages.reinforcement.ppo_models import PpoModels, load_ppo_models
 from stages.reinforcement.ppo_objectives import critic_objective_of, policy_objective_of
@@ -69,7 +72,9 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
         if done == 0 and models.evaluation is not None:
             context.sink.log(0, evaluate_policy(models, 0)[0])
         for number in range(done, config.steps):
-            metrics = play_round(config, models, number, ranks)
+            before_update = partial(check_first_round, config, inputs, models, context)
+            first = number == 0 and not keeps_earlier_results(context)
+            metrics = play_round(config, models, number, ranks, before_update if first else None)
             measured, is_best = evaluate_policy(models, number + 1)
             metrics |= measured
             shown = ", ".join(f"{n} {metrics[n]:.3f}" for n in SHOWN if n in metrics)
@@ -93,12 +98,24 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
 
 
 def play_round(
-    config: PpoConfig, models: PpoModels, number: int, ranks: DistInfo = SINGLE_PROCESS
+    config: PpoConfig,
+    models: PpoModels,
+    number: int,
+    ranks: DistInfo = SINGLE_PROCESS,
+    before_update: Callable[..., None] | None = None,
 ) -> dict[str, float]:
     """Run one round; first the rollout engine gets the policy's current weights.
 
-    The metrics have the seconds of its parts: `sync` with its proof, `sample` with the rewards,
-    `experience` (log-probabilities, values, advantages) and `update`.
+    Args:
+        config: of the stage.
+        models: what the round uses.
+        number: of the round, from 0.
+        ranks: this process.
+        before_update: (evaluation, gap) -> nothing; see `check_first_round`.
+
+    Returns:
+        The metrics, with the seconds of the parts: `sync` with its proof, `sample` with the
+        rewards, `experience` (log-probabilities, values, advantages) and `update`.
     """
     times = [time.monotonic()]
     evaluation = experience = None
@@ -116,6 +133,8 @@ def play_round(
                 rollouts, models.functions, pad_id=pad_id(models.tokenizer), device=models.device
             )
             metrics |= _require_same_policy(config, models, evaluation)
+            if before_update is not None:
+                before_update(evaluation=evaluation, gap=metrics.get("logprob_gap"))
     if evaluation is not None:
         metrics |= _describe(collected.groups, groups, evaluation, number)
         experience = make_experience(

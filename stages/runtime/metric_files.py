@@ -1,4 +1,4 @@
-"""Curves, progress and a heartbeat as files in the attempt directory.
+"""Curves and progress as files in the attempt directory.
 
 The task that follows the stage reads them.
 """
@@ -6,9 +6,6 @@ The task that follows the stage reads them.
 from __future__ import annotations
 
 import json
-import os
-import socket
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +13,6 @@ from pathlib import Path
 from stages.attempt import Attempt
 from stages.files import read_jsonl, write_json
 from training_core.errors import IntegrityError
-
-HEARTBEAT_SECONDS = 5.0
 
 
 class FileSink:
@@ -74,26 +69,3 @@ class NullSink:
 
     def rewind(self, history: Path, step: int) -> None:
         """Do nothing."""
-
-
-class Heartbeat:
-    """Rewrites `heartbeat.json` every few seconds while the process lives."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self._path = attempt.heartbeat
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._beat, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _beat(self) -> None:
-        while True:
-            record = {"pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-            write_json(self._path, record)
-            if self._done.wait(HEARTBEAT_SECONDS):
-                return

@@ -23,8 +23,9 @@ from stages.configs.block import StageConfig
 from stages.contract import Context, MetricSink
 from stages.runtime.execution import execute, log_to, report, stop_on_sigterm
 from stages.runtime.exit_codes import ExitCode, code_of
+from stages.runtime.heartbeats import Heartbeat
 from stages.runtime.manifest_draft import draft_manifest
-from stages.runtime.metric_files import Heartbeat, NullSink
+from stages.runtime.metric_files import NullSink
 from stages.runtime.requests import (
     attempt_of,
     config_of,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from stages.configs.block import ResourcesConfig
 from stages.runtime.worker_processes import IN_RAY_JOB
 from stages.safe_text import redacted
-from training_core.errors import ConfigError, TransientError
+from training_core.errors import ConfigError, UnreachableError
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -76,7 +76,7 @@ class RayCluster:
         """Submit the stage process for `request`; do nothing if the id of the job exists already.
 
         Raises:
-            TransientError: if the cluster cannot be reached.
+            UnreachableError: if the cluster cannot be reached.
         """
         # With several workers each reserves its own resources; the process that starts them waits.
         is_single_process = resources.num_workers == 1
@@ -102,7 +102,7 @@ class RayCluster:
         """Return the state of a job.
 
         Raises:
-            TransientError: if the cluster cannot be reached.
+            UnreachableError: if the cluster cannot be reached.
         """
         try:
             details = self._client.get_job_info(job_id)
@@ -129,10 +129,10 @@ class RayCluster:
         except (RuntimeError, OSError) as error:
             raise self._unreachable(error) from None
 
-    def _unreachable(self, error: Exception) -> TransientError:
+    def _unreachable(self, error: Exception) -> UnreachableError:
         """Return the error to raise `from None`: Ray's text has the address with its password."""
         told = redacted(f"the Ray cluster at {self.address} did not answer: {error}")
-        return TransientError(told)
+        return UnreachableError(told)
 
 
 def _job_environment(resources: ResourcesConfig) -> dict[str, str]:

@@ -149,13 +149,15 @@ class Store:
         directory.mkdir(parents=True, exist_ok=True)
         if mark.exists():
             return
-        mark.touch()
         path = directory / MANIFEST
         if path.exists():
             path.rename(directory / f"{SET_ASIDE}{time.time_ns()}.json")
         for attempt in self.attempts(stage, key):  # the stage would resume from its checkpoints
             if attempt.checkpoints.exists():
                 attempt.checkpoints.rename(attempt.checkpoints.with_name("checkpoints.set-aside"))
+            if attempt.canaries.exists():
+                attempt.canaries.rename(attempt.canaries.with_name("canaries.set-aside.json"))
+        mark.touch()  # the last, or a process killed before the rest would reuse the stage
 
     def manifests(self) -> list[Manifest]:
         """Return every manifest in the store, oldest first.

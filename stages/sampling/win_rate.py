@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from stages.sampling.judging import Judged
+from stages.sampling.paired_rewards import count_wins, pairs_of
 from stages.sampling.win_rate_bounds import win_rate_bounds
 from training_core.errors import DataError
 from training_core.rewards.reward import component_means
@@ -53,25 +54,23 @@ def compare(ours: Sequence[ScoredRollout], theirs: Sequence[ScoredRollout]) -> d
         DataError: if no prompt has a scored response of both.
     """
     mine, others = _by_prompt(ours), _by_prompt(theirs)
-    pairs = [(mine[prompt], others[prompt]) for prompt in mine if prompt in others]
+    pairs = pairs_of(mine, others)
     if not pairs:
         raise DataError(
             f"expected prompts with a scored response of both policies, found {len(mine)} prompts "
             f"of one, {len(others)} of the other and none of both; raise rollouts.max_tokens, or "
             "correct the reward"
         )
-    surplus = [sum((a > b) - (a < b) for a in one for b in other) for one, other in pairs]
-    wins, losses = sum(s > 0 for s in surplus), sum(s < 0 for s in surplus)
-    ties = len(pairs) - wins - losses
-    low, high = win_rate_bounds(wins, losses, ties, level=LEVEL)
+    found = count_wins(pairs.values())
+    low, high = win_rate_bounds(found.won, found.lost, found.tied, level=LEVEL)
     return {
-        "judged_prompts": float(len(pairs)),
-        "won_prompts": float(wins),
-        "lost_prompts": float(losses),
-        "win_rate": (wins + ties / 2) / len(pairs),
+        "judged_prompts": float(found.judged),
+        "won_prompts": float(found.won),
+        "lost_prompts": float(found.lost),
+        "win_rate": (found.won + found.tied / 2) / found.judged,
         "win_rate_low": float(low),
         "win_rate_high": float(high),
-        "reward_gain": fmean(fmean(one) - fmean(other) for one, other in pairs),
+        "reward_gain": found.gain,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stages.runtime.manifest import Manifest
-from tasks.formatting import capital, duration, shown, title, words
+from tasks.formatting import capital, duration, measured, shown, title, words
 from tasks.headlines import headline_of
 from tasks.registry.receipts import receipt_of_key
 from tasks.versions import MODEL_SUFFIX, TAG_DIGITS
@@ -40,12 +40,13 @@ def result_note(root: Path, lifecycle: str, manifest: Manifest, step: str) -> st
 
 
 def version_note(root: Path, lifecycle: str, manifest: Manifest, step: str) -> str:
-    """Describe a model version: `result_note`, with its metrics."""
+    """Describe a model version: `result_note`, with its metrics, canaries and contract."""
     rows = [
         f"| {capital(title(name))} | {shown(value)} |" for name, value in manifest.metrics.items()
     ]
     table = "\n".join(["\n\n| metric | value |", "|---|---|", *rows]) if rows else ""
-    return (result_note(root, lifecycle, manifest, step) + table)[:NOTE_LENGTH]
+    note = result_note(root, lifecycle, manifest, step) + table
+    return (note + _canaries(manifest) + _contract(manifest))[:NOTE_LENGTH]
 
 
 def with_decision(note: str, decision: str) -> str:
@@ -82,6 +83,21 @@ def _parents(root: Path, lifecycle: str, manifest: Manifest) -> list[str]:
             origin = f"{receipt.name}/{receipt.version}"
         found.append(f"{words(role)} `{origin}`")
     return found or ["nothing from another step"]
+
+
+def _canaries(manifest: Manifest) -> str:
+    rows = [
+        f"| {words(c.name)}: {c.shows} | {measured(c.found)} | {measured(c.limit)} |"
+        for c in manifest.canaries
+    ]
+    head = ["\n\n| check before the first step | found | limit |", "|---|---|---|"]
+    return "\n".join([*head, *rows]) if rows else ""
+
+
+def _contract(manifest: Manifest) -> str:
+    shown = {k: v for k, v in manifest.contract.items() if k != "chat_template"}
+    said = "; ".join(f"{words(name)} {text}" for name, text in shown.items())
+    return f"\n\n**Contract.** {_sentence(said)}" if said else ""
 
 
 def _sentence(text: str) -> str:

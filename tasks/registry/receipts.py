@@ -83,5 +83,11 @@ def write_receipt(root: Path, lifecycle: str, manifest: Manifest, receipt: Recei
     write_text(_path(root, lifecycle, manifest), receipt.model_dump_json())
 
 
+def forget_receipts(root: Path, manifest: Manifest) -> None:
+    """Delete the receipts of a result in all lifecycles."""
+    for folder in (root / "registered").glob("*"):
+        (folder / manifest.stage / f"{manifest.key}.json").unlink(missing_ok=True)
+
+
 def _path(root: Path, lifecycle: str, manifest: Manifest) -> Path:
     return root / "registered" / lifecycle / manifest.stage / f"{manifest.key}.json"

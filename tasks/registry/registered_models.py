@@ -161,11 +161,19 @@ class RegisteredModels:
         self._create(name, source, tags, note)
 
     @translated
-    def note_decision(self, name: str, number: int, decision: str) -> None:
-        """Write the last decision about a version into its description."""
+    def note_decision(self, name: str, number: int, verdict: str, decision: str) -> None:
+        """Write the last decision about a version into its tag `verdict` and its description.
+
+        Args:
+            name: of the registered model.
+            number: of the version.
+            verdict: one of `tasks.decisions.SAID`.
+            decision: the whole decision for people, as Markdown.
+        """
         version = self._client.get_model_version(name, str(number))
         note = with_decision(version.description or "", decision)
         self._client.update_model_version(name, str(number), note)
+        self._client.set_model_version_tag(name, str(number), "verdict", verdict)
 
     @translated
     def entries(self, name: str) -> list[Entry]:

@@ -151,7 +151,8 @@ class Runs:
         end = milliseconds(manifest.finished_at)
         final = {f"final/{name}": value for name, value in manifest.metrics.items()}
         cost = {f"cost/{name}": value for name, value in manifest.cost.items()}
-        points = [Metric(name, value, end, 0) for name, value in (final | cost).items()]
+        checks = {f"canary/{canary.name}": canary.found for canary in manifest.canaries}
+        points = [Metric(name, value, end, 0) for name, value in (final | cost | checks).items()]
         tags = {"kind": manifest.kind, "digest": manifest.digest, MLFLOW_RUN_NOTE: note}
         self._client.log_batch(run_id, points, tags=[RunTag(k, v) for k, v in tags.items()])
         if datasets := datasets_of(manifest):

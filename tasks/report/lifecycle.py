@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from stages.configs.canary_record import CanaryRecord
 from stages.runtime.manifest import Manifest
 from stages.runtime.store import Store
 from tasks.gate import Verdict
@@ -67,12 +68,14 @@ class Outcome:
         model_version: the candidate's number in the registry.
         verdict: verdict of the gate; None if there was none.
         against: name of the policy that the candidate was compared with.
+        approval: what a person said of it, or that one is awaited; empty if nobody is asked.
     """
 
     is_champion: bool
     model_version: int | None = None
     verdict: Verdict | None = None
     against: str = ""
+    approval: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Step:
     log: Path | None = None
     samples: tuple[Samples, ...] = ()
     reward_rounds: RewardRounds | None = None
+    canaries: tuple[CanaryRecord, ...] = ()
 
     @property
     def key(self) -> str:
@@ -201,6 +205,7 @@ def _with_manifest(
         inputs=tuple(inputs),
         cost=manifest.cost,
         environment=manifest.environment,
+        canaries=manifest.canaries,
         curves=read_curves(manifest.stage, attempt.metrics),
         log=attempt.log.resolve() if attempt.log.exists() else None,
         samples=_samples_of(step, manifest, store, judged),

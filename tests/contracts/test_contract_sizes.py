@@ -13,6 +13,7 @@ from stages.configs.block import StageConfig
 from stages.sizes.estimates import size_of
 from stages.sizes.stage_size import GIB
 from tests.training_core.sizes.published_shapes import (
+    GEMMA_2_9B,
     GEMMA_7B,
     LLAMA_3_8B,
     LLAMA_3_70B,
@@ -33,6 +34,7 @@ SHAPES = {
     "qwen25-32b-qlora": QWEN_2_5_32B,
     "qwen3-8b-lora": QWEN_3_8B,
     "gemma-7b": GEMMA_7B,
+    "gemma2-9b-simpo": GEMMA_2_9B,
 }
 DECODERS = {preset: decoder_of(shapes, preset) for preset, shapes in SHAPES.items()}
 EIGHT_B = DECODERS["llama3-8b"]

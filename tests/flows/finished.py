@@ -23,8 +23,19 @@ from tasks.stage_task import StageJob, request_for
 from tests.tasks.real_services import finish_stage
 
 SCORES = {
-    "baseline": {"mean_reward": 0.5, "reward_stderr": 0.02, "win_rate": 0.5},
-    "policy": {"mean_reward": 0.75, "reward_stderr": 0.01, "win_rate": 0.8, "win_rate_low": 0.7},
+    "baseline": {
+        "mean_reward": 0.5,
+        "reward_stderr": 0.02,
+        "win_rate": 0.5,
+        "response_tokens": 9.0,
+    },
+    "policy": {
+        "mean_reward": 0.75,
+        "reward_stderr": 0.01,
+        "win_rate": 0.8,
+        "win_rate_low": 0.7,
+        "response_tokens": 10.0,
+    },
 }
 FOUND = {
     **SCORES["policy"],
@@ -36,6 +47,7 @@ FOUND = {
     "reward_gain": 0.25,
 }
 SAMPLE = {"policy": "policy", "prompt_id": "1", "prompt": "tea?", "response": "tea!", "reward": 1.0}
+SAMPLES = [SAMPLE, SAMPLE | {"policy": "baseline", "response": "no", "reward": 0.5}]
 
 
 @dataclass
@@ -51,7 +63,8 @@ class Finisher(Plan):
         given = {role: ref for role, ref in inputs.items() if ref is not None}
         job = StageJob(step, config, given, self.config.name)
         request = request_for(job, self.connections)
-        files = {"summary.json": json.dumps(SCORES), "samples.jsonl": json.dumps(SAMPLE) + "\n"}
+        rows = "".join(json.dumps(row) + "\n" for row in SAMPLES)
+        files = {"summary.json": json.dumps(SCORES), "samples.jsonl": rows}
         manifest = finish_stage(
             self.connections.store,
             step,

@@ -64,6 +64,7 @@ def write_summary(store: Store, run: UUID) -> Path:
         "lifecycle": "tiny",
         "rows": [{**row, "result": "loss 2 → 1", "seconds": 4.0, "reused": False}],
         "is_champion": False,
+        "decision": "hold",
         "verdict": "it is not proven better than the champion: expected win rate above 0.5",
         "report": None,
         "report_file": str(path.with_name("report.html")),
@@ -72,7 +73,7 @@ def write_summary(store: Store, run: UUID) -> Path:
     return path
 
 
-def deploy_flow(client: SyncPrefectClient, name: str) -> UUID:
+def deploy_flow(client: SyncPrefectClient, name: str, pool: str | None = None) -> UUID:
     """Create a deployment of the flow full-rlhf, which no worker polls."""
     flow_id = client.create_flow(full_rlhf)
     return client.create_deployment(
@@ -81,4 +82,5 @@ def deploy_flow(client: SyncPrefectClient, name: str) -> UUID:
         parameters={"preset": name},
         entrypoint="flows/full_rlhf.py:full_rlhf",
         enforce_parameter_schema=False,
+        work_pool_name=pool,
     )

@@ -34,6 +34,7 @@ def test_the_summary_has_a_row_per_step_the_verdict_and_the_report():
         "lifecycle": "tiny",
         "rows": rows,
         "is_champion": True,
+        "decision": "promote",
         "verdict": "it beats the SFT policy",
         "report_file": "/store/report.html",
     }
@@ -43,6 +44,7 @@ def test_the_summary_has_a_row_per_step_the_verdict_and_the_report():
     lines = [line.split("│") for line in text.splitlines() if "│" in line]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert cells == [["sft", "3", "loss 1 → 0.5", "12"], ["evaluation", "reused"]]
+    assert "decision         promote" in text
     assert "champion         yes, it beats the SFT policy" in text
     assert "report           /store/report.html" in text
     assert "try it           ratchet chat tiny@champion" in text

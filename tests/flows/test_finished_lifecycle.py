@@ -94,6 +94,7 @@ def test_a_flow_over_finished_stages_reuses_reports_promotes_and_is_planned_as_d
     assert results[4] == "win rate 0.800 vs SFT"
     assert summary["is_champion"] is True
     assert summary["verdict"] == "it beats the first policy"
+    assert summary["decision"] == "promote"
     noted = steps_of_run(store, str(finished.run.id))
     assert {step: (noted[step].key, noted[step].version) for step in STEPS} == {
         row["step"]: (row["key"], row["version"]) for row in summary["rows"]
@@ -172,7 +173,7 @@ def test_a_run_judged_by_the_reward_that_it_optimised_reports_and_promotes_nothi
     registry = finished.connections.registry
     assert history(registry, f"{config.name}.policy") == []
     (refused,) = registry.models.entries(f"{config.name}.policy.promotions")
-    assert refused.tags["verdict"] == "refused"
+    assert refused.tags["verdict"] == "hold"
 
 
 def test_a_run_whose_data_is_missing_or_judges_what_it_trains_on_ends_before_any_step(

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from flows.config.presets import ROOT, load_config
 from flows.recipe.held_out_prompts import require_unseen_prompts, shared_prompts
+from flows.recipe.trained_sources import trained_sources
 from stages.files import write_jsonl
 from training_core.errors import DataError
 
@@ -174,6 +176,7 @@ def test_the_check_loads_no_torch(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "one tea"}])
     code = f"""
 import sys
+from dataclasses import replace
 from flows.config.presets import load_config
 from flows.recipe.held_out_prompts import require_unseen_prompts
 rows = {{"name": "files", "path": "{tmp_path}/rows.jsonl"}}
@@ -185,3 +188,51 @@ print([name for name in ("torch", "transformers") if name in sys.modules])
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert found.stdout.splitlines()[-1] == "[]"
+
+
+LONG = "please bring {} cups of coffee and a large cake for everyone at the table by the window"
+NEAR = {"similarity": 0.8, "max_near_share": 0.0}
+
+
+def test_near_duplicates_are_named_with_their_rows_and_similarity(files):
+    rows = [{"prompt": LONG.format(n)} for n in ("four", "nine")]
+    overrides = {
+        "leak_guard": NEAR,
+        "ppo": {"prompts": files("trained", {"prompt": "a pie"}, rows[1])},
+        "evaluation": {"prompts": files("judged", {"prompt": "one tea"}, rows[0])},
+    }
+    (found,) = shared_prompts(load_config("tiny", overrides))
+    assert found == (
+        "1 of 2 different prompts of evaluation.prompts are nearly the same in ppo.prompts; e.g. "
+        "prompt 2 and row 2 (0.82) (limits: leak_guard.similarity, leak_guard.max_near_share)"
+    )
+    overrides["leak_guard"] = {"similarity": None}
+    assert shared_prompts(load_config("tiny", overrides)) == []
+
+
+def test_a_share_below_the_limit_is_only_logged(files, caplog):
+    same = {"prompt": "one tea"}
+    judged = files("judged", same, {"prompt": "a pie"}, {"prompt": LONG.format("four")})
+    overrides = {
+        "ppo": {"prompts": files("trained", same, {"prompt": LONG.format("nine")})},
+        "evaluation": {"prompts": judged},
+        "leak_guard": {"max_same_share": 0.4, "similarity": 0.8, "max_near_share": 0.4},
+    }
+    with caplog.at_level("WARNING", "ratchet.flows"):
+        assert shared_prompts(load_config("tiny", overrides)) == []
+    assert len([r for r in caplog.records if "within the limits of leak_guard" in r.message]) == 2
+    overrides["leak_guard"]["max_same_share"] = 0.3  # one of three is more
+    (found,) = shared_prompts(load_config("tiny", overrides))
+    assert "word for word" in found
+
+
+def test_what_a_given_model_was_trained_on_counts_and_may_be_gone(files, caplog):
+    config = load_config("tiny", {"evaluation": {"prompts": files("judged", {"prompt": "1 tea"})}})
+    ppo = load_config("tiny", {"ppo": {"prompts": files("before", {"prompt": "1 tea"})}})
+    (before,) = (s for s in trained_sources(ppo) if s.name == "ppo.prompts")
+    inherited = replace(before, name="old.policy/3, step ppo: prompts", is_inherited=True)
+    with pytest.raises(DataError, match=r"also in old\.policy/3, step ppo: prompts, word for word"):
+        require_unseen_prompts(config, [inherited])
+    gone = replace(inherited, data=inherited.data.model_copy(update={"path": "/no/such.jsonl"}))
+    require_unseen_prompts(config, [gone])
+    assert "the data of old.policy/3, step ppo: prompts is not compared" in caplog.text

@@ -3,7 +3,7 @@
 import pytest
 
 from flows.config.presets import load_config, preset_names
-from flows.recipe.judging_rules import digest_of_prompts, uses_of_judge
+from flows.recipe.judging_rules import digest_of_prompts, sources_of_prompts, uses_of_judge
 
 PUBLIC = {
     "name": "external_reward_model",
@@ -84,3 +84,16 @@ def test_prompts_are_the_same_as_long_as_their_source_and_its_content_are(tmp_pa
     assert digest(exclude={"name": "cafe"}) != first
     file.write_text('{"prompt": "two tea"}\n')
     assert digest() != first
+
+
+def test_a_prompt_is_from_its_source_column_or_else_from_its_file(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "1?", "source": "gsm8k"}\n{"prompt": "2?"}\n')
+    (tmp_path / "b.jsonl").write_text('{"prompt": "3?"}\n')
+    files = {"name": "files", "path": [str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]}
+    config = load_config("tiny", {"evaluation": {"prompts": files}})
+    assert config.evaluation is not None
+    found = sources_of_prompts(config.evaluation)
+    assert found == {"1": "gsm8k", "2": "a.jsonl", "3": "b.jsonl"}
+    config = load_config("tiny", {"evaluation": {"prompts": {"size": 2}}})
+    assert config.evaluation is not None
+    assert sources_of_prompts(config.evaluation) == {"1": "cafe", "2": "cafe"}

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli.main import app
-from flows.model_use.store_graph import StoreGraph
 from stages.runtime.store import Store
+from stages.runtime.store_graph import StoreGraph
 from tasks.attempts import Match
 from tasks.gate import GateConfig, judge
 from tasks.ledger import Decision, promote

@@ -20,6 +20,7 @@ from flows.recipe.outline import step_names
 from stages.configs.data_config import FileDataConfig
 from stages.configs.model_config import LocalModelConfig
 from stages.data_check.recognition import recognise_columns
+from stages.files import write_jsonl
 from tests.flows.new_rows import (
     ASKED,
     BETTER,
@@ -127,6 +128,21 @@ def test_the_method_is_suggested_by_the_columns(tmp_path, model, *, row, method,
     made = ratchet(tmp_path / "mine", "--model", model, "--data", data, "--gpus", 0)
     assert f"method {method}: {METHODS[method].about} used {used} not used {unused} " in words(made)
     assert (tmp_path / "mine" / f"{method}.yaml").exists()
+
+
+def test_a_file_with_a_message_of_a_tree_in_each_row_is_recognised(model, tmp_path):
+    data = tmp_path / "messages.jsonl"
+    asked = {"message_id": "a", "parent_id": None, "role": "prompter", "text": ASKED}
+    told = {"parent_id": "a", "role": "assistant", "lang": "en"}
+    answers = [
+        {**told, "message_id": text, "text": text, "rank": rank}
+        for rank, text in enumerate((BETTER, WORSE))
+    ]
+    write_jsonl(data, [asked, *answers])
+    made = ratchet(tmp_path / "mine", "--model", model, "--data", data, "--gpus", 0)
+    assert made.exit_code == 0, made.output
+    assert "method dpo" in words(made)
+    assert "used message_id, parent_id, role, text, rank not used lang " in words(made)
 
 
 def test_short_answers_are_verified_and_long_ones_are_imitated(tmp_path):

@@ -48,7 +48,7 @@ def test_assignments_are_nested_yaml_and_later_ones_win():
 
 def test_an_unknown_preset_without_a_near_name_lists_all():
     with pytest.raises(
-        ConfigError, match=r"no preset 'zzz'.*there are: gemma-7b, llama3-70b, llama3-8b"
+        ConfigError, match=r"no preset 'zzz'.*there are: gemma-7b, gemma2-9b-simpo, llama3-70b"
     ):
         load_config("zzz")
 

@@ -199,7 +199,7 @@ def test_the_card_tells_lineage_data_metrics_and_gate(
         f"{dpo.key[:12]} |" in lines
     )
     assert "| accuracy | 0.875 |" in lines
-    refused, passed = card.index("refused, decided by ann, a\\|b"), card.index("passed, decided by")
+    refused, passed = card.index("reject, decided by ann, a\\|b"), card.index("promote, decided by")
     assert refused < passed
     assert "| win_rate_low | > 0.5 |" in card
     assert "/home/ann" not in card

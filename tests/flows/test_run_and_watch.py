@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, Crashed, Failed, Pending, Running
 from typer.testing import CliRunner, Result
@@ -15,6 +17,10 @@ from typer.testing import CliRunner, Result
 from flows.cli import watch_run
 from flows.cli.automations import AUTO_RESUME_TAG
 from flows.cli.main import app
+from flows.cli.run_display import PlainLines
+from flows.cli.run_view import RunView
+from flows.cli.terminal import Terminal
+from flows.cli.why_waiting import why_waiting
 from flows.full_rlhf import full_rlhf
 from flows.local_services.state import load_records
 from tasks.registry_tasks import register
@@ -38,6 +44,25 @@ def started(client: SyncPrefectClient, result: Result) -> FlowRun:
 
 
 # ---------------------------------------------------------------------------- ratchet run
+
+
+def test_a_run_that_nobody_begins_says_what_is_missing(client):
+    pool = client.create_work_pool(WorkPoolCreate(name="alone", type="process")).name
+    deployment = deploy_flow(client, "waiting", pool)
+    run = client.create_flow_run_from_deployment(deployment)
+    view = RunView(run, (), why_waiting(client, run))
+    assert view.waits_for.startswith("No worker polls the work pool 'alone'; start one with")
+    shown = io.StringIO()
+    PlainLines(Terminal(file=shown)).show(view)
+    assert shown.getvalue() == f"{run.name}: Scheduled. {view.waits_for}\n"
+
+    client.update_work_pool(pool, WorkPoolUpdate(is_paused=True))
+    assert "`prefect work-pool resume alone`" in why_waiting(client, run)
+    client.update_work_pool(pool, WorkPoolUpdate(is_paused=False))
+    client.send_worker_heartbeat(pool, "somebody", heartbeat_interval_seconds=30)
+    assert why_waiting(client, run) == ""
+    client.delete_work_pool(pool)
+    assert "ratchet deploy" in why_waiting(client, client.read_flow_run(run.id))
 
 
 def test_a_run_uses_the_deployment_of_its_preset(client, ratchet):

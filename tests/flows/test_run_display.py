@@ -91,11 +91,22 @@ def at_a_terminal(home: Path, *arguments: str) -> Iterator[tuple[int, int]]:
         os.close(terminal)  # a command that still runs gets SIGHUP
 
 
-def read_until(terminal: int, pattern: str) -> str:
-    """Read what the command shows until it has shown this; fail if it ends or takes two minutes."""
+def read_until(terminal: int, pattern: str, again: bytes = b"") -> str:
+    """Read what the command shows until it has shown this; fail if it ends or takes two minutes.
+
+    Args:
+        terminal: the command's.
+        pattern: a regular expression.
+        again: a key that is pressed again after half a minute. Python overlooks a Ctrl-C in the
+            moment between the prompt of `input` and its first look at the keyboard.
+    """
     text, deadline = "", time.monotonic() + 120
     while not re.search(pattern, text):
-        readable, _, _ = select.select([terminal], [], [], max(deadline - time.monotonic(), 0))
+        patience = min(deadline - time.monotonic(), 30 if again else 120)
+        readable, _, _ = select.select([terminal], [], [], max(patience, 0))
+        if not readable and again and time.monotonic() < deadline:
+            os.write(terminal, again)
+            continue
         assert readable, text
         try:
             text += os.read(terminal, 65536).decode(errors="replace")
@@ -148,7 +159,8 @@ def test_ctrl_c_asks_whether_the_run_goes_on(
         os.write(terminal, b"\x03")
         read_until(terminal, r"Cancel the run\?.*\[y/N\]: ")  # the blank comes as it begins to read
         os.write(terminal, answer.encode())
-        read_until(terminal, "it goes on" if code == 130 else f"{run_name}: Cancelling")
+        said = "it goes on" if code == 130 else f"{run_name}: Cancelling"
+        read_until(terminal, said, again=answer.encode() if answer == "\x03" else b"")
         if code == 1:
             client.set_flow_run_state(run.id, Cancelled(), force=True)  # as its process would
             read_until(terminal, "stop it all")

@@ -108,12 +108,60 @@ def test_pairs_get_an_accuracy_with_its_exact_interval(reward_model, pairs):
     )
 
 
+def test_pairs_of_other_forms_and_columns_of_other_names_are_read(reward_model, pairs):
+    assert run(pairs, str(reward_model)).exit_code == 0
+    scores = [line["margin"] for line in read_jsonl(pairs.with_name("out.jsonl"))]
+    pairs.with_name("out.jsonl").unlink()
+    rows = [
+        {
+            "ask": row["prompt"],
+            "first": row["rejected"],
+            "second": row["chosen"],
+            "winner": "second",
+        }
+        for row in read_jsonl(pairs)
+    ]
+    write_jsonl(pairs, rows)
+    done = run(pairs, str(reward_model), "--column", "prompt=ask")
+    assert done.exit_code == 0, done.output
+    assert [line["margin"] for line in read_jsonl(pairs.with_name("out.jsonl"))] == scores
+
+
+def test_responses_in_columns_of_other_names_are_read(responses):
+    rows = [{"ask": row["prompt"], "says": row["response"]} for row in read_jsonl(responses)]
+    write_jsonl(responses, rows)
+    refused = run(responses, "--reward", "name=pattern", "--reward", "pattern=.*enjoy.*")
+    assert refused.exit_code == 1
+    names = ("--column", "prompt=ask", "--column", "response=says")
+    done = run(responses, "--reward", "name=pattern", "--reward", "pattern=.*enjoy.*", *names)
+    assert done.exit_code == 0, done.output
+    scores = [line["score"] for line in read_jsonl(responses.with_name("out.jsonl"))]
+    assert scores == [0.0, 1.0, 1.0, 0.0]
+
+
 def test_a_tie_is_half_right(pairs, tmp_path):
     (tmp_path / "own.py").write_text("def f(rollout):\n    return 1.0\n")
     path = f"path={tmp_path / 'own.py'}:f"
     done = run(pairs, "--reward", "name=python", "--reward", path)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("accuracy 0.5000 [")
+
+
+def test_a_benchmark_with_subsets_is_reported_per_subset(tmp_path):
+    """RewardBench has the columns prompt, chosen, rejected and subset."""
+    rows = [
+        {"id": i, "prompt": f"ask {i}", "chosen": "a" * size, "rejected": "bb", "subset": subset}
+        for i, (size, subset) in enumerate([(3, "chat"), (4, "chat"), (5, "safety"), (1, "safety")])
+    ]
+    write_jsonl(tmp_path / "bench.jsonl", rows)
+    (tmp_path / "own.py").write_text("def f(rollout):\n    return float(len(rollout.text))\n")
+    path = f"path={tmp_path / 'own.py'}:f"
+    done = run(tmp_path / "bench.jsonl", "--reward", "name=python", "--reward", path)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("accuracy 0.7500 [")
+    low, high = share_interval([1.0, 1.0])
+    assert f"\n  chat: accuracy 1.0000 [{low:.4f}, {high:.4f}] over 2 prompts\n" in done.stdout
+    assert "\n  safety: accuracy 0.5000 [" in done.stdout
 
 
 def test_a_cut_file_is_filled_up_and_the_summary_is_of_all_rows(

@@ -83,12 +83,12 @@ def test_one_stage_alone_takes_its_inputs_from_the_registry(lifecycle: Lifecycle
     assert made.metrics["best_reward"] > made.metrics["mean_reward"]
 
 
-def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancelled(
+def test_ray_places_the_workers_of_a_stage_and_stops_them_at_its_budget_and_when_it_is_cancelled(
     lifecycle: Lifecycle,
 ) -> None:
     resources = {"num_cpus": 1, "num_workers": 2}
 
-    def start(seed: int, epochs: int) -> UUID:
+    def start(seed: int, epochs: int, **budget: float) -> UUID:
         stage = {
             "seed": seed,
             "data": {"size": 800},
@@ -99,7 +99,7 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancel
             "stage/default",
             step="reward_model",
             inputs={"policy": "models:/tiny.policy@sft"},
-            overrides={"reward_model": stage},
+            overrides={"reward_model": stage, "budget": budget},
         )
 
     known = lifecycle.attempts("reward_model")
@@ -110,9 +110,17 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_when_the_run_is_cancel
     assert made is not None
     assert made.metrics["heldout_accuracy"] > 0.6
 
+    known |= {attempt}
+    stopped = lifecycle.wait(start(seed=6, epochs=100, hours=15 / 3600))
+    assert stopped.state_name == "Failed"
+    assert lifecycle.says(stopped.id, "(budget.hours), found")
+    (attempt,) = lifecycle.attempts("reward_model") - known
+    assert any((attempt / "checkpoints").glob("step-*/COMPLETE"))
+
     run_id = start(seed=6, epochs=100)
     known |= {attempt}
     attempt = lifecycle.until(lambda: next(iter(lifecycle.attempts("reward_model") - known), None))
+    lifecycle.until(lambda: "resumed at step" in (attempt / "log.txt").read_text())
     lifecycle.until((attempt / "progress.json").exists)
     lifecycle.cancel(run_id)
     assert lifecycle.wait(run_id).state_name == "Cancelled"
@@ -131,7 +139,7 @@ def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecy
     run = lifecycle.run("promote/default", version="sft", overrides=FEW_JUDGED)
     assert run.state_name == "Completed"
     assert client.get_model_version_by_alias("tiny.policy", "champion").version == champion
-    assert lifecycle.says(run.id, "the evidence is not enough")
+    assert lifecycle.says(run.id, "stays a candidate (reject)")
 
 
 def test_a_rollback_needs_a_former_champion_and_is_an_entry_of_the_ledger(

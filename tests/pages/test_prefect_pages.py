@@ -20,6 +20,8 @@ from website.prefect_pages import PrefectPages
 pytestmark = pytest.mark.lifecycle
 
 DEPLOYMENT = "full-rlhf/tiny"
+GRAPH_LEFT = "error: Cannot read properties of null (reading 'position')"
+"""What Prefect's graph of a run says if another page is opened while it is drawn."""
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def test_a_run_starts_from_the_form_with_two_changes_and_ends_by_cancel(
     expect(kl_coef).to_contain_text("at least 0. In tiny: 0.05.")
     kl_coef.locator("input").fill("0.3")
     pages.submit()
-    assert complaints == []
+    assert [each for each in complaints if each != GRAPH_LEFT] == []
 
     run = newest_run(lifecycle)
     assert run.parameters["changes"] == ["ppo.steps=997"]
@@ -72,7 +74,7 @@ def test_a_run_starts_from_the_form_with_two_changes_and_ends_by_cancel(
     lifecycle.until(lambda: not cluster.info(Attempt(attempt).job_id).status.is_live)
     pages.open_run(run.id)
     expect(pages.page.locator(".page-heading-flow-run .state-badge")).to_have_text("Cancelled")
-    assert complaints == []
+    assert [each for each in complaints if each != GRAPH_LEFT] == []
 
 
 def test_a_failed_run_tells_why_and_goes_on_by_retry_after_its_cause_is_removed(
@@ -101,4 +103,4 @@ def test_a_failed_run_tells_why_and_goes_on_by_retry_after_its_cause_is_removed(
     assert set(steps.values()) == {"Reused"}
     pages.open_run(run_id)
     expect(pages.page.locator(".page-heading-flow-run .state-badge")).to_have_text("Completed")
-    assert complaints == []
+    assert [each for each in complaints if each != GRAPH_LEFT] == []

@@ -148,7 +148,7 @@ def test_wrong_reference_logprobs_are_noticed_before_the_first_step(
     request = write_request(
         start.store, "dpo", {"data": rows, "training": training(1, 4e-3)}, start.twins
     )
-    assert run_here(request) == 31
+    assert run_here(request) == 32
     assert "must start at ln 2" in request.with_name("error.json").read_text()
 
 

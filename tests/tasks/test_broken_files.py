@@ -9,13 +9,13 @@ from mlflow.entities.model_registry import ModelVersion
 
 from stages.attempt import Attempt
 from stages.runtime.error_record import read_error
+from stages.runtime.heartbeats import is_alive
 from stages.runtime.store import Store
 from tasks.connections import connect
 from tasks.follow import ProgressBar
 from tasks.locks import claim, claimed_step
 from tasks.registry import Registry
 from tasks.registry.registered_models import _ref_of
-from tasks.submission import is_alive
 from training_core.errors import ConfigError, IntegrityError
 
 BROKEN = ["", "{", "[]", "3", '{"time": NaN}', '{"time": "now"}', "{}", '{"a": 1, "a": 2}']

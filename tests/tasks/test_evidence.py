@@ -143,8 +143,8 @@ def test_the_table_says_what_was_expected_and_what_was_found():
 
     # 0 of 256 prompts decided: (1 - u)^256 = 0.05 * 0.025 / 6, u = 0.0326, 0.5 - u / 2 = 0.4837
     assert table.splitlines() == [
-        "**Refused**: 2 of 6 failed. Attempt 2 against this opponent on these prompts: the bound "
-        "of the win rate has the level 0.0042.",
+        "**Hold**: 2 of 6 checks failed, none against the candidate. Attempt 2 against this "
+        "opponent on these prompts: the bound of the win rate has the level 0.0042.",
         "",
         "| check | expected | found | passed |",
         "|---|---|---|---|",

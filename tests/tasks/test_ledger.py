@@ -130,7 +130,7 @@ def test_a_promotion_moves_champion_and_previous(registry, name):
     assert registry.models.aliases(name) == {"dpo-1": 3, "champion": 3, "previous": 1}
     assert champion(registry, name) == second
     assert history(registry, name) == [first, second]
-    assert (second.target, second.based_on, second.verdict) == (3, first.number, "passed")
+    assert (second.target, second.based_on, second.verdict) == (3, first.number, "promote")
     assert (second.decided_by, second.reason) == ("bo", "won")
     assert Verdict.model_validate(second.evidence) == WON
     assert registry.models.resolve(f"models:/{name}@champion").version == 3
@@ -178,8 +178,8 @@ def test_a_refusal_is_an_entry_that_counts_and_moves_nothing(registry, name):
     assert "champion" not in registry.models.aliases(name)
     ledger = registry.models.entries(f"{name}.promotions")
     assert [(e.tags["verdict"], e.tags["target"]) for e in ledger] == [
-        ("refused", "1"),
-        ("refused", "2"),
+        ("reject", "1"),
+        ("reject", "2"),
     ]
     assert Verdict.model_validate_json(ledger[0].tags["evidence"]) == LOST
     assert attempt_number(registry, name, match("e1")) == 1

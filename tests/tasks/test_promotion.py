@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache, partial
 
 import pytest
 from prefect import flow
@@ -19,8 +21,9 @@ from tasks.connections import Connections
 from tasks.ledger import history
 from tasks.refs import StageRef, ref_of
 from tasks.registry import Registry
-from tasks.registry_tasks import evidence_metrics, read_champion, roll_back
+from tasks.registry_tasks import evidence_metrics, force, read_champion, roll_back
 from tests.flows.only_prefect import only_prefect
+from training_core.errors import ConfigError
 
 pytestmark = pytest.mark.services
 
@@ -44,7 +47,14 @@ def recipe_of(registry: Registry, lifecycle: str) -> Recipe:
     return Recipe("promote", config, Connections(registry.store, nowhere, registry), (), None)
 
 
-def evaluation(refs_like: StageRef, wins: int) -> StageRef:
+@pytest.fixture
+def evaluation(finish):
+    """Finish an evaluation by hand, once for each number of wins."""
+    return cache(partial(evaluation_of, finish))
+
+
+def evaluation_of(finish, wins: int) -> StageRef:
+    """An evaluation of one prompt, whose metrics tell of a hundred."""
     metrics = {
         "won_prompts": float(wins),
         "lost_prompts": float(100 - wins),
@@ -53,17 +63,28 @@ def evaluation(refs_like: StageRef, wins: int) -> StageRef:
         "reward_gain": 0.1,
         "kl_to_baseline": 1.0,
     }
-    update = {"kind": "evaluation", "step": "evaluation", "metrics": metrics}
-    return refs_like.model_copy(update={**update, "digest": f"digest of {wins} wins"})
+    row = {"prompt_id": "1", "response": "tea", "reward": 1.0}
+    rows = [row | {"policy": name} for name in ("policy", "baseline")]
+    tokens = {name: {"response_tokens": 3.0, "wins": wins} for name in ("policy", "baseline")}
+    files = {
+        "summary.json": json.dumps(tokens),
+        "samples.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+    }
+    made = finish(
+        "evaluation", seed=wins, kind="evaluation", files=files, metrics=metrics, cost=COST
+    )
+    return ref_of(made, "evaluation", is_reused=True)
 
 
-def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(registry, finish, lifecycle):
+def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(
+    registry, finish, lifecycle, evaluation
+):
     recipe = recipe_of(registry, lifecycle)
     candidate = ref_of(finish("sft", cost=COST), "sft", is_reused=True)
 
     @flow
     def decide(wins: int) -> bool:
-        against_sft = evaluation(candidate, wins)
+        against_sft = evaluation(wins)
         return recipe.promote_if_better(
             candidate, against_sft, candidate, who="ann", why="it is polite"
         )
@@ -74,7 +95,7 @@ def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(registry,
     assert recipe.against == "the first policy"
     assert history(registry, recipe.policy_name) == []
     (refused,) = registry.models.entries(f"{recipe.policy_name}.promotions")
-    assert (refused.tags["verdict"], refused.tags["attempt"]) == ("refused", "1")
+    assert (refused.tags["verdict"], refused.tags["attempt"]) == ("reject", "1")
     assert (refused.tags["decided_by"], refused.tags["reason"]) == ("ann", "it is polite")
 
     assert decide(90) is True
@@ -89,9 +110,8 @@ def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(registry,
     assert len(history(registry, recipe.policy_name)) == 1
 
 
-def test_a_later_champion_must_beat_the_champion_and_not_lose_to_sft(finish):
-    any_stage = ref_of(finish("sft", cost=COST), "sft", is_reused=True)
-    against_sft, against_champion = evaluation(any_stage, 70), evaluation(any_stage, 80)
+def test_a_later_champion_must_beat_the_champion_and_not_lose_to_sft(evaluation):
+    against_sft, against_champion = evaluation(70), evaluation(80)
     against_sft.metrics.update({"win_rate": 0.7, "kl_to_baseline": 2.0})
     first = evidence_metrics(against_sft, None)
     assert (first["won_prompts"], first["kl_to_reference"]) == (70, 2.0)
@@ -104,7 +124,7 @@ def test_a_later_champion_must_beat_the_champion_and_not_lose_to_sft(finish):
 
 
 def test_the_champion_is_read_and_rolled_back_across_a_short_outage(
-    registry, finish, lifecycle, mlflow_server
+    registry, finish, lifecycle, mlflow_server, evaluation
 ):
     name = f"{lifecycle}.policy"
     recipe = recipe_of(registry, lifecycle)
@@ -112,7 +132,7 @@ def test_the_champion_is_read_and_rolled_back_across_a_short_outage(
 
     @flow
     def decide() -> bool:
-        return recipe.promote_if_better(candidate, evaluation(candidate, 90), candidate)
+        return recipe.promote_if_better(candidate, evaluation(90), candidate)
 
     @flow
     def go_back() -> int:
@@ -131,3 +151,27 @@ def test_the_champion_is_read_and_rolled_back_across_a_short_outage(
     first, second = history(registry, name)
     assert (first.decided_by, first.reason) == ("promote", "promote: beats the first policy")
     assert (second.verdict, second.decided_by) == ("rollback", "b")
+
+
+def test_a_forced_promotion_needs_a_name_and_a_reason_and_the_ledger_has_both(
+    registry, finish, lifecycle
+):
+    name = f"{lifecycle}.policy"
+    recipe = recipe_of(registry, lifecycle)
+    version = registry.register(finish("sft", cost=COST), lifecycle=lifecycle).version
+
+    @flow
+    def insist(who: str, why: str) -> None:
+        force(recipe.connections, name, version, based_on=0, who=who, why=why)
+
+    with pytest.raises(ConfigError, match=r"a forced promotion needs .*; found no reason"):
+        insist("ann", " ")
+    assert history(registry, name) == []
+    insist("ann", "the judge is down")
+    (entry,) = history(registry, name)
+    assert (entry.verdict, entry.decided_by, entry.reason) == (
+        "forced",
+        "ann",
+        "the judge is down",
+    )
+    assert registry.models.aliases(name)["champion"] == version

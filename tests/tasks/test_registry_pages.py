@@ -115,8 +115,9 @@ def test_ledger_entries_and_versions_say_what_was_decided_last(registry, finish,
 
     entries = [client.get_model_version(ledger, str(n)).description for n in range(1, 5)]
     refused, promoted, _, rolled_back = entries
-    assert refused.startswith(f"`{name}/1`: Refused, it stays a candidate. Decided by ann: lost.")
-    assert "**Refused**: 1 of 5 failed." in refused
+    said = "Rejected: it stays a candidate, and the evidence is against it. Decided by ann: lost."
+    assert refused.startswith(f"`{name}/1`: {said}")
+    assert "**Reject**: 1 of 5 checks failed, 1 of them against the candidate." in refused
     assert "| win_rate_low | > 0.5 | 0.3" in refused
     assert promoted.startswith(f"`{name}/1`: Promoted to champion. Decided by ann.")
     again = "Made champion again by a rollback. Decided by bo: rude at night."
@@ -127,3 +128,5 @@ def test_ledger_entries_and_versions_say_what_was_decided_last(registry, finish,
     assert note.startswith("**What it is.** A policy, made by the step `dpo-1`")
     assert note.endswith(f"**Decision.** {again}")  # and none of the earlier ones
     assert note.count("**Decision.**") == 1
+    tags = [client.get_model_version(name, str(n)).tags["verdict"] for n in (1, 2)]
+    assert tags == ["rollback", "promote"]

@@ -72,7 +72,7 @@ def test_the_page_shows_the_numbers_the_gate_and_the_lineage(store):
     assert "SFT 0.559 ± 0.015 → PPO 0.853 ± 0.011" in text
     assert "Win rate of PPO over SFT: 0.889 (0.859 to 0.918)" in text
     assert "Champion Not moved Version 7 stays a candidate." in text
-    assert "The gate refused it against SFT: ✓ Independent judge yes" in text
+    assert "The gate rejected it against SFT, as the evidence is against it: ✓" in text
     # 210 of 221 decided prompts were won, of 256: 1/2 + (0.950 - 1/2) 0.863 = 0.889
     assert "✓ Win rate, lower bound 0.8" in text
     assert "✗ KL to the SFT policy (nats per response) 2.08 <= 1.5" in text

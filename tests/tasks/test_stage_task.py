@@ -20,6 +20,7 @@ from tasks.registry_tasks import stage_ref_of
 from tasks.stage_task import StageJob, request_for
 from tasks.versions import ModelVersionRef, verify
 from training_core.errors import (
+    CanaryError,
     ConfigError,
     ConflictError,
     DataError,
@@ -174,6 +175,7 @@ def test_every_error_of_a_stage_reaches_the_task_as_what_the_table_says():
         IntegrityError("x"): (20, InputError),
         NonFiniteError("x"): (30, NonFiniteError),
         MismatchError("x"): (31, MismatchError),
+        CanaryError("x"): (32, CanaryError),
         StorageFullError("x"): (40, StorageFullError),
         OSError(errno.ENOSPC, "x"): (40, StorageFullError),
         OSError(errno.EDQUOT, "x"): (40, StorageFullError),

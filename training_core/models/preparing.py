@@ -90,15 +90,17 @@ def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
 
     Args:
         model: a causal language model or sequence classifier without an adapter.
-        options: None changes nothing.
+        options: None changes nothing but the attention of a model that `require_capped_scores` is
+            about.
 
     Returns:
         `model` itself.
 
     Raises:
-        ConfigError: if a pattern of `frozen` matches no parameter, no parameter is left to train,
-            or the adapter does not fit.
+        ConfigError: if the attention cannot do what the model needs, a pattern of `frozen` matches
+            no parameter, no parameter is left to train, or the adapter does not fit.
     """
+    require_capped_scores(model, options)
     if options is None:
         return model
     if not options.dropout:
@@ -113,6 +115,27 @@ def prepare(model: LanguageModel, options: LoadOptions | None) -> LanguageModel:
         # frozen embedding below an adapter.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
+
+
+def require_capped_scores(model: LanguageModel, options: LoadOptions | None) -> None:
+    """Let a model that caps its attention scores (Gemma 2) use a kernel that does so.
+
+    PyTorch's `scaled_dot_product_attention` has no cap, and transformers leaves it out there
+    without a word. Every log-probability would be a little wrong.
+
+    Raises:
+        ConfigError: if `options` demand that kernel.
+    """
+    config = model.config.get_text_config()
+    cap = getattr(config, "attn_logit_softcapping", None)
+    if cap is None or config._attn_implementation != "sdpa":
+        return
+    if options is not None and options.attention == "sdpa":
+        raise ConfigError(
+            f"attention=sdpa cannot cap the attention scores, and {type(model).__name__} caps them "
+            f"at {cap}; use attention=auto, eager or flash_attention_2"
+        )
+    model.set_attn_implementation("eager")
 
 
 def freeze_parts(model: nn.Module, patterns: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ SAME_INPUT = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
 def saved_by_a_layer(use: ModelUse, tokens: int, *, mask_width: int = 0) -> float:
     """Return what the backward pass of one layer needs.
 
-        two norms       2 T (4 H + b H + b H)    input in float32, normalised, output
+        two norms       2 T (4 H + b H + b H)    input in float32, normalised, output; Gemma 2 has 4
         attention       T (b Q + 2 b K + b Q + 4 heads)    queries, keys, values, output, log-sums
         feed-forward    4 T b F                  gate, its SiLU, up, their product
 
@@ -45,13 +45,14 @@ def saved_by_a_layer(use: ModelUse, tokens: int, *, mask_width: int = 0) -> floa
     d, b = use.decoder, use.dtype_bytes
     heads = d.heads * FLOAT
     keys = d.q_width if mask_width else d.kv_width
+    number = 4 if d.has_output_norms else 2
     attention = b * (2 * d.q_width + 2 * keys + mask_width) + heads
     if use.options.lora is None:
-        norms = 2 * (FLOAT + 2 * b) * d.hidden
+        norms = number * (FLOAT + 2 * b) * d.hidden
         if d.has_qk_norm:
             norms += (FLOAT + b) * (d.q_width + d.kv_width)
         return tokens * (norms + attention + _feed_forward(use))
-    norms = 2 * FLOAT * d.hidden
+    norms = number * FLOAT * d.hidden
     return tokens * (norms + attention + _adapter_inputs(use) + 3 * b * d.intermediate)
 
 

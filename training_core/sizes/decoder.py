@@ -1,7 +1,7 @@
 """Shapes of a decoder in the style of Llama: names and sizes of its weights, without torch.
 
-Llama, Mistral, Gemma 1, Qwen2 and Qwen3 have these layers, and Mixtral and Qwen3-MoE have them
-with experts.
+Llama, Mistral, Gemma, Qwen2 and Qwen3 have these layers, and Mixtral and Qwen3-MoE have them with
+experts.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Decoder:
         has_output_bias: whether the attention's output has a bias.
         has_mlp_bias: whether the feed-forward part has biases.
         has_qk_norm: whether queries and keys are normalised per head.
+        has_output_norms: whether the outputs of attention and of feed-forward part are normalised.
         experts: number of experts in a layer; 0: none.
         active_experts: experts that a token uses.
     """
@@ -76,6 +77,7 @@ class Decoder:
     has_output_bias: bool = False
     has_mlp_bias: bool = False
     has_qk_norm: bool = False
+    has_output_norms: bool = False
     experts: int = 0
     active_experts: int = 0
 
@@ -137,6 +139,9 @@ class Decoder:
         yield from self._feed_forward()
         yield Weight("input_layernorm.weight", (self.hidden,))
         yield Weight("post_attention_layernorm.weight", (self.hidden,))
+        if self.has_output_norms:
+            yield Weight("pre_feedforward_layernorm.weight", (self.hidden,))
+            yield Weight("post_feedforward_layernorm.weight", (self.hidden,))
 
     def _attention(self) -> Iterator[Weight]:
         sides = {"q_proj": self.q_width, "k_proj": self.kv_width, "v_proj": self.kv_width}

@@ -65,6 +65,14 @@ def _gemma(config: Fields) -> dict[str, Any]:
     return {**_dense(config), "is_tied": bool(config.get("tie_word_embeddings", True))}
 
 
+def _gemma2(config: Fields) -> dict[str, Any]:
+    return {**_gemma(config), "has_output_norms": True}
+
+
+def _gemma3(config: Fields) -> dict[str, Any]:
+    return {**_gemma2(config), "has_qk_norm": True}
+
+
 def _qwen2(config: Fields) -> dict[str, Any]:
     return {**_dense(config), "has_qkv_bias": True}
 
@@ -103,6 +111,8 @@ KINDS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
     "llama": _llama,
     "mistral": _dense,
     "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "mixtral": _mixtral,

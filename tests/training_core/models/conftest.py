@@ -30,6 +30,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {**SIZES, "tie_word_embeddings": False}),  # biases in attention
     "qwen3": ("Qwen3", {**SIZES, "head_dim": 8}),  # norms inside attention
     "gemma2": ("Gemma2", {**SIZES, "head_dim": 8, "final_logit_softcapping": 1.5}),
+    "gemma3": ("Gemma3Text", {**SIZES, "head_dim": 8}),  # norms inside and after attention
     "gpt2": ("GPT2", GPT2_SIZES),  # learned positions, transposed linear layers
     "mixtral": ("Mixtral", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": (

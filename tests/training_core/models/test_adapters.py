@@ -27,7 +27,7 @@ IDS = torch.tensor([[5, 9, 7, 30, 12, 6, 2]])
 CHOSEN = Example((5, 9, 7, 30, 12, 2), (0, 0, 0, 1, 1, 1))
 REJECTED = Example((5, 9, 7, 41, 2), (0, 0, 0, 1, 1))
 LORA = LoadOptions(lora=LoraOptions(rank=2), seed=4)
-ALL = ["llama-tied", "qwen2", "qwen3", "gemma2", "gpt2", "mixtral", "qwen3-moe"]
+ALL = ["llama-tied", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2", "mixtral", "qwen3-moe"]
 
 
 def trained(model):

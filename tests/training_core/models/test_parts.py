@@ -27,8 +27,8 @@ EXAMPLES = [
     Example((5, 9, 7, 30, 12, 6, 2), (0, 0, 0, 1, 1, 1, 1)),
     Example((8, 11, 40, 2), (0, 0, 1, 1)),
 ]
-ALL = ["llama-tied", "qwen2", "qwen3", "gemma2", "gpt2", "mixtral", "granite", "cohere"]
-SCORED = ["llama-tied", "qwen3", "gemma2", "gpt2", "mixtral"]
+ALL = ["llama-tied", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2", "mixtral", "granite", "cohere"]
+SCORED = ["llama-tied", "qwen3", "gemma2", "gemma3", "gpt2", "mixtral"]
 
 
 @pytest.mark.parametrize("architecture", ALL)

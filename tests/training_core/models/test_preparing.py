@@ -116,3 +116,17 @@ def test_settings_become_options():
 def test_freezing_beside_an_adapter_is_an_error():
     with pytest.raises(ValidationError, match=r"lora\.target_modules"):
         ModelConfig.model_validate({"frozen": ["model.layers.0.*"], "lora": {}})
+
+
+def test_a_model_that_caps_its_attention_scores_gets_a_kernel_that_does(tiny, tokenizer, tmp_path):
+    model = tiny("gemma2", attn_logit_softcapping=0.5)
+    model.set_attn_implementation("eager")
+    hub.save(model, tokenizer, tmp_path)
+    ids = BATCH.input_ids
+    with torch.no_grad():
+        expected = model(ids).logits
+        assert_same_through(model, hub.load_policy(tmp_path)(ids).logits, expected)
+        model.set_attn_implementation("sdpa")
+        assert (model(ids).logits - expected).abs().max() > 0.01  # it is left out
+    with pytest.raises(ConfigError, match=r"cannot cap .* caps them at 0\.5; use attention=auto"):
+        hub.load_policy(tmp_path, options=LoadOptions(attention="sdpa"))

@@ -51,6 +51,26 @@ QWEN_3_8B = {
     "intermediate_size": 12288,
     "vocab_size": 151936,
 }
+GEMMA_2_9B = {
+    "model_type": "gemma2",
+    "hidden_size": 3584,
+    "num_hidden_layers": 42,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 256,
+    "intermediate_size": 14336,
+    "vocab_size": 256000,
+}
+GEMMA_3_1B = {
+    "model_type": "gemma3_text",
+    "hidden_size": 1152,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "intermediate_size": 6912,
+    "vocab_size": 262144,
+}
 GEMMA_7B = {
     "model_type": "gemma",
     "hidden_size": 3072,

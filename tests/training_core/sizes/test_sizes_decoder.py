@@ -11,6 +11,8 @@ from transformers import (
 )
 
 from tests.training_core.sizes.published_shapes import (
+    GEMMA_2_9B,
+    GEMMA_3_1B,
     GEMMA_7B,
     LLAMA_3_8B,
     LLAMA_3_70B,
@@ -55,6 +57,8 @@ MODELS = {
     "qwen 2.5 32b": QWEN_2_5_32B,
     "qwen 3 8b": QWEN_3_8B,
     "gemma 7b": GEMMA_7B,
+    "gemma 2 9b": GEMMA_2_9B,
+    "gemma 3 1b": GEMMA_3_1B,
 }
 
 
@@ -83,6 +87,8 @@ def test_the_largest_models_have_their_known_numbers_of_parameters():
     # 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336 + 2 * 4096 = 218,112,000; 4096 at the end
     assert decoder_of(LLAMA_3_8B, "it").parameters() == 8_030_261_248
     assert decoder_of(LLAMA_3_70B, "it").parameters() == 70_553_706_496
+    assert decoder_of(GEMMA_2_9B, "it").parameters() == 9_241_705_984
+    assert decoder_of(GEMMA_3_1B, "it").parameters() == 999_885_952
 
 
 def test_a_reward_model_has_one_output_instead_of_a_vocabulary():

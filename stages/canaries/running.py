@@ -1,0 +1,79 @@
+"""Run the canaries of a stage once, and keep their results for the manifest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from torch import nn
+
+from stages.canaries.probe import Probe
+from stages.canaries.results import read_results, write_results
+from stages.canaries.table import CANARIES
+from stages.configs.canary_record import CanaryName, CanaryRecord
+from stages.contract import Context
+from stages.training.fit import eval_mode
+from training_core.errors import CanaryError
+
+log = logging.getLogger(__name__)
+
+
+def run_canaries(
+    names: Sequence[CanaryName],
+    context: Context,
+    model: nn.Module,
+    probe: Callable[[], Probe],
+    *,
+    skip: Sequence[CanaryName] = (),
+) -> None:
+    """Check a model before its first step; an attempt that resumes keeps the earlier results.
+
+    Changes nothing: no gradients, dropout off, random state restored. Only the first rank computes.
+
+    Args:
+        names: those of the stage.
+        context: its attempt keeps the results.
+        model: before the first step.
+        probe: builds what they look at.
+        skip: those that the config leaves out.
+
+    Raises:
+        CanaryError: for the first that fails.
+    """
+    if not context.dist_info.is_first or keeps_earlier_results(context):
+        return
+    with eval_mode(model):
+        check(names, context, probe(), skip=skip)
+
+
+def keeps_earlier_results(context: Context) -> bool:
+    """Copy the results of an earlier attempt into this one; return whether there were any."""
+    known = read_results(context.attempt, *context.earlier_attempts)
+    if known is not None:
+        write_results(context.attempt, known)
+    return known is not None
+
+
+def check(
+    names: Sequence[CanaryName],
+    context: Context,
+    probe: Probe,
+    *,
+    skip: Sequence[CanaryName] = (),
+) -> None:
+    """Run canaries on a probe and write their results; see `run_canaries`."""
+    found: list[CanaryRecord] = []
+    for name in names:
+        canary = CANARIES[name]
+        finding = None if name in skip else canary.check(probe)
+        if finding is None:
+            continue
+        if not finding.passes:
+            raise CanaryError(f"the canary {name} failed before the first step: {finding.problem}")
+        log.info("canary %s: %.3g, limit %.3g", name, finding.found, finding.limit)
+        found.append(
+            CanaryRecord(name=name, shows=canary.shows, found=finding.found, limit=finding.limit)
+        )
+    if skip:
+        log.warning("canaries that the config leaves out: %s", ", ".join(skip))
+    write_results(context.attempt, found)
