@@ -19,6 +19,9 @@ from argparse import Namespace
 from multiprocessing import get_context
 from pathlib import Path
 
+from flows.config.presets import load_config
+from flows.recipe.held_out_prompts import shared_prompts
+
 VOCABULARY = 20_000
 
 
@@ -40,8 +43,6 @@ def write(folder: Path, rows: int, judged: int, words: int) -> None:
 
 def measure(folder: str) -> tuple[float, float, float, list[str]]:
     """Return seconds, MiB before and at most, and what was found; in a process of its own."""
-    from flows.config.presets import load_config
-    from flows.recipe.held_out_prompts import shared_prompts
 
     def files(name: str) -> dict[str, str]:
         return {"name": "files", "path": f"{folder}/{name}.jsonl"}

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.safe_text import shown
 from tasks.attempts import Match
-from tasks.gate import Verdict, as_table
+from tasks.gate import Outcome, Verdict, as_table
 from training_core.errors import ConfigError
 
 CHANGING = ("promote", "forced", "rollback", "passed")
@@ -39,6 +39,13 @@ SAID: Mapping[str, str] = {
     "rollback": "made champion again by a rollback",
 }
 """Verdict of an entry -> what it says for people."""
+
+RELATIONS: Mapping[Outcome, str] = {
+    "promote": "beats",
+    "hold": "is not proven better than",
+    "reject": "does not beat",
+}
+"""What the gate says -> what it means for a candidate and its opponent."""
 
 Answer = Literal["approve", "hold", "reject"]
 

@@ -26,7 +26,8 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Scheduled
 from pydantic import ConfigDict, Field
 
-from tasks.decisions import Answer
+from stages.runtime.stage_key import digest_of
+from tasks.decisions import Answer, Decision
 from tasks.gate import ApprovalConfig, Verdict, as_table
 from training_core.errors import ConfigError
 
@@ -34,6 +35,7 @@ EXPIRY_DEPLOYMENT = "answer/default"
 NOBODY = "nobody"
 """Who answers for a person who does not."""
 
+KEY_LENGTH = 12
 ASKED = "May it become champion?"
 GRACE = timedelta(days=1)
 """After the end of the time Prefect lets the run fail, if no worker has answered until then."""
@@ -101,6 +103,20 @@ def ask_for_approval(question: str, key: str, config: ApprovalConfig) -> Approva
             "(`ratchet retry`) and answer with `ratchet approve`"
         )
     return given
+
+
+def with_answer(decision: Decision, question: str, config: ApprovalConfig) -> Decision:
+    """Ask a person about a decision, once for each match, and return it with the answer.
+
+    Args:
+        decision: that the gate has passed a candidate.
+        question: see `question_of`.
+        config: for how long the question stands.
+    """
+    key = digest_of(decision.match.model_dump())[:KEY_LENGTH]
+    given = ask_for_approval(question, key, config)
+    update = {"who": given.name, "why": given.reason, "answer": given.answer}
+    return decision.model_copy(update=update)
 
 
 def answer_run(

@@ -17,6 +17,7 @@ from flows.recipe.run import Recipe
 from stages.files import write_text
 from stages.safe_text import redacted
 from tasks.connections import Connections
+from tasks.decisions import RELATIONS
 from tasks.formatting import duration, label, with_error
 from tasks.mlflow_pages import version_page
 from tasks.registry import FlowRun
@@ -216,8 +217,7 @@ def _in_words(recipe: Recipe) -> str:
     if verdict is None:
         return "it was champion already" if recipe.is_champion else "the preset has no `evaluation`"
     if not verdict.passed:
-        said = {"hold": "is not proven better than", "reject": "does not beat"}[verdict.outcome]
-        return f"it {said} {recipe.against}: expected {verdict.failed()}"
+        return f"it {RELATIONS[verdict.outcome]} {recipe.against}: expected {verdict.failed()}"
     approval = _approval(recipe)
     return f"it beats {recipe.against}" + (f"; {approval}" if approval else "")
 

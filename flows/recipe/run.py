@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prefect import get_run_logger
@@ -10,21 +10,18 @@ from prefect.runtime import flow_run
 
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.recipe.allowances import allowances_for
-from flows.recipe.approval import ask_for_approval, question_of
+from flows.recipe.approval import question_of, with_answer
 from flows.recipe.judging_rules import digest_of_prompts, sources_of_prompts, uses_of_judge
 from flows.recipe.outline import MATCH
-from flows.recipe.step_inputs import uses_reward_model
-from stages.configs.admission_config import AdmissionConfig
+from flows.recipe.reward_model_bar import require_admitted_reward_model
 from stages.configs.block import StageConfig
 from stages.configs.evaluation_config import EvaluationConfig
 from stages.configs.stage_record import ArtifactKind
-from stages.runtime.stage_key import digest_of
-from tasks.admission import is_measured, problems_with, require_admitted
 from tasks.attempts import Match
 from tasks.budget import Allowance
 from tasks.connections import Connections
-from tasks.decisions import Decision
-from tasks.gate import Outcome, Verdict, judge
+from tasks.decisions import RELATIONS, Decision
+from tasks.gate import Verdict, judge
 from tasks.gate.judged_responses import read_responses
 from tasks.refs import StageRef
 from tasks.registry_tasks import (
@@ -42,14 +39,6 @@ from tasks.stage_task import StageJob, stage_task
 from tasks.submission import leave_all_waiters
 from tasks.versions import ModelVersionRef
 from training_core.errors import ConfigError, ConflictError
-
-KEY_LENGTH = 12
-OUTCOMES: Mapping[Outcome, str] = {
-    "promote": "beats",
-    "hold": "is not proven better than",
-    "reject": "does not beat",
-}
-"""What the gate says -> what the ledger says of candidate and opponent."""
 
 JUDGEMENTS = 3
 """How often a candidate is judged if the champion moves, or another is judged, meanwhile."""
@@ -108,7 +97,7 @@ class Recipe:
         """
         retries = self.config.retries
         given = {role: ref for role, ref in inputs.items() if ref is not None}
-        self._require_admitted(step, config, given)
+        require_admitted_reward_model(self.config, step, config, given)
         job = StageJob(
             step,
             config,
@@ -137,23 +126,6 @@ class Recipe:
         note_step(self.connections.store, str(flow_run.id), finished)
         self.refs[step] = ref
         return ref
-
-    def _require_admitted(
-        self, step: str, config: StageConfig, inputs: Mapping[str, StageRef]
-    ) -> None:
-        """Stop before a stage that optimises for a reward model below the preset's bar."""
-        judge = inputs.get("reward_model")
-        if judge is None or isinstance(config, EvaluationConfig) or not uses_reward_model(config):
-            return
-        made_by = self.config.step_config(judge.step)
-        bar = getattr(made_by, "admission", AdmissionConfig())
-        require_admitted(step, judge, bar)
-        for problem in problems_with(judge, bar):
-            get_run_logger().warning("reward model of step '%s': %s", judge.step, problem)
-        if not is_measured(judge):
-            get_run_logger().warning(
-                "the reward model of step '%s' was never held against baselines", judge.step
-            )
 
     def registered(self, name: str, uri: str, kind: ArtifactKind) -> StageRef:
         """Return a version of a registered model, which is given under this name.
@@ -214,7 +186,7 @@ class Recipe:
                 evidence=verdict,
                 match=match,
                 who=who or self.flow,
-                why=why or f"{self.flow}: {OUTCOMES[verdict.outcome]} {rival}",
+                why=why or f"{self.flow}: {RELATIONS[verdict.outcome]} {rival}",
             )
             if verdict.passed and self.config.promotion.approval.required:
                 decision = self._approved(version, decision)
@@ -287,10 +259,7 @@ class Recipe:
         about = f"**{self.policy_name}/{version}** has passed the gate against {self.against}."
         self.decision = None  # the report says that it waits
         question = question_of(about, decision.evidence, self.report(self) if self.report else "")
-        key = digest_of(decision.match.model_dump())[:KEY_LENGTH]
-        given = ask_for_approval(question, key, self.config.promotion.approval)
-        update = {"who": given.name, "why": given.reason, "answer": given.answer}
-        return decision.model_copy(update=update)
+        return with_answer(decision, question, self.config.promotion.approval)
 
     def _against(
         self, champion: ModelVersionRef | None, candidate: StageRef, reward_model: StageRef | None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from flows.config.leak_guard_config import LeakGuardConfig
 from flows.config.presets import ROOT, load_config
 from flows.recipe.held_out_prompts import require_unseen_prompts, shared_prompts
 from flows.recipe.trained_sources import trained_sources
@@ -165,7 +166,9 @@ def test_tinystories_leaves_out_the_sentences_that_begin_training_stories_too(sh
     config = load_config("tinystories", {"data_root": str(shared_data)})
     require_unseen_prompts(config)
     everything = config.evaluation.model_copy(update={"exclude": None})
-    found = shared_prompts(config.model_copy(update={"evaluation": everything}))
+    same_only = LeakGuardConfig(similarity=None)
+    changes = {"evaluation": everything, "leak_guard": same_only}
+    found = shared_prompts(config.model_copy(update=changes))
     assert [text.partition(", word")[0].rpartition(" ")[2] for text in found] == [
         "sft.data", "feedback.prompts", "rejection_sampling.prompts", "preference_pairs.prompts",
         "ppo.prompts",
@@ -202,9 +205,10 @@ def test_near_duplicates_are_named_with_their_rows_and_similarity(files):
         "evaluation": {"prompts": files("judged", {"prompt": "one tea"}, rows[0])},
     }
     (found,) = shared_prompts(load_config("tiny", overrides))
+    # each has 84 sequences, of which "four" and "nine" are in 8: 76 of 92 are shared
     assert found == (
         "1 of 2 different prompts of evaluation.prompts are nearly the same in ppo.prompts; e.g. "
-        "prompt 2 and row 2 (0.82) (limits: leak_guard.similarity, leak_guard.max_near_share)"
+        "prompt 2 and row 2 (0.83) (limits: leak_guard.similarity, leak_guard.max_near_share)"
     )
     overrides["leak_guard"] = {"similarity": None}
     assert shared_prompts(load_config("tiny", overrides)) == []

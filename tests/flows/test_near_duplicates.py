@@ -9,23 +9,8 @@ import pytest
 from flows.recipe.near_duplicates import NearDuplicates, parts_for
 
 WORDS = [
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "tea",
-    "coffee",
-    "cake",
-    "please",
-    "with",
-    "and",
-    "a",
-    "the",
-    "my",
-    "for",
-    "here",
+    *("one", "two", "three", "four", "five", "six", "tea", "coffee", "cake", "please"),
+    *("with", "and", "a", "the", "my", "for", "here"),
 ]
 
 
