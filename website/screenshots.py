@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, ViewportSize
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
@@ -24,7 +24,7 @@ from website.links import ROOT
 from website.prefect_pages import PrefectPages
 
 FOLDER = ROOT / "docs" / "images"
-SIZE = {"width": 1200, "height": 640}
+SIZE: ViewportSize = {"width": 1200, "height": 640}
 COLOURS = 96
 """Of a picture's palette: pages have few, and a picture with a palette is a fourth of the size."""
 

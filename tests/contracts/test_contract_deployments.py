@@ -126,7 +126,7 @@ def with_pool(**changes: object) -> Callable[[dict[str, Any]], None]:
     [
         (lambda e: e["parameters"].update(preset="llama3-8bb"), "parameters: there is no preset"),
         (lambda e: e["parameters"].update(presett="tiny"), "parameters: Function expects param"),
-        (lambda e: e["parameters"].update(force="sft"), "parameters: Flow run received invalid"),
+        (lambda e: e["parameters"].update(force=7), "parameters: Flow run received invalid"),
         (lambda e: e.update(entrypoint="flows/iterativ.py:iterative_dpo"), "entrypoint: No module"),
         (lambda e: e.update(entrypoint="flows/iterative_dpo.py:dpo"), "entrypoint: module 'flows."),
         (lambda e: e.update(entrypoint="flows/raft.py:steps"), "is a function, not a flow"),

@@ -83,7 +83,7 @@ def test_a_form_sends_nothing_that_nobody_has_filled_in():
     assert [field for field in fields if "default" in field or "const" in field] == []
     switches = [field for field in fields if field.get("type") == "boolean"]
     assert switches == []  # they send false
-    assert [field for field in fields if "required" in field] == []
+    assert [field for field in fields if isinstance(field.get("required"), list)] == []
 
 
 @pytest.mark.parametrize(("key", "field"), LEAVES, ids=[key for key, _ in LEAVES])
