@@ -31,10 +31,10 @@ COUNTED = /^(Collecting|Processing|Requirement already)/ { if (++n % 25 == 0) pr
 #   CHAOS_ARGS   options of `make chaos`, e.g. --seed 1 --every 6
 #   COVERED      percent of lines that `make coverage` expects
 
-.PHONY: help venv demo test unit coverage chaos check format docs lock clean
+.PHONY: help venv demo test unit coverage chaos check format docs screenshots lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 venv: $(STAMP) ## build or update .venv from requirements/cpu.txt
 
@@ -96,6 +96,9 @@ format: venv ## format the code and apply safe lint fixes
 docs: $(DOCS_STAMP) ## build the documentation as a site: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "docs: build/site/index.html"
+
+screenshots: venv ## take the pictures of docs/images, after `make demo`; needs Chromium
+	$(BIN)/python -m website.screenshots
 
 $(DOCS_STAMP): $(DOCS_LOCK) $(STAMP)
 	@echo "docs: installing the packages of $(DOCS_LOCK)"

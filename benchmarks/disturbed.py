@@ -42,20 +42,25 @@ ROOT = Path(__file__).resolve().parents[1]
 RATCHET = (sys.executable, "-m", "flows.cli.main")
 SERVICES = ("ray", "prefect", "mlflow", "worker")
 QUICK = {"rollouts": {"engine": "transformers"}}
+SHORT = {"training": {"epochs": 1, "save_every_steps": 5}}
 OVERRIDES: Mapping[str, Mapping[str, Any]] = {
-    "sft": {"training": {"epochs": 3, "save_every_steps": 10}},
-    "reward_model": {"training": {"epochs": 1, "save_every_steps": 10}},
+    "sft": {
+        "data": {"size": 2000},
+        "eval_data": {"size": 64},
+        "training": {"epochs": 2, "save_every_steps": 10},
+    },
+    "reward_model": {"data": {"size": 1000}, "eval_data": {"size": 64}, **SHORT},
     "rejection_sampling": {"prompts": {"size": 128}, **QUICK},
-    "rejection_sft": {"training": {"save_every_steps": 10}},
+    "rejection_sft": {"training": {"save_every_steps": 5}},
     "preference_pairs": {"prompts": {"size": 128}, **QUICK},
-    "dpo": {"training": {"epochs": 1, "save_every_steps": 10}},
+    "dpo": SHORT,
     "ppo": {
         "steps": 20,
+        "prompts_per_step": 16,
         "save_every_steps": 2,
         "rollouts": {"engine": "transformers", "placement": {"name": "colocated", "engines": 1}},
     },
     "evaluation": {"prompts": {"size": 64}, **QUICK},
-    "promotion": {"min_judged_prompts": 1},
     "retries": {"limit": 60, "delay_seconds": [0.5]},
 }
 """Changes to the preset `tiny`: less work, more checkpoints, and a rollout engine of its own."""

@@ -6,8 +6,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from flows.config.form import NOTHING
+from flows.config.form import NOTHING, Lines
 from flows.config.lifecycle_config import Overrides
+from flows.config.presets import with_changes
 from flows.recipe.cancellation import stop_jobs
 from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
@@ -27,7 +28,8 @@ from flows.recipe.schedule import later_round_due
 )
 def iterative_dpo(
     preset: str = "tiny",
-    force: tuple[str, ...] = (),
+    changes: Lines = (),
+    force: Lines = (),
     round_id: str = "",
     overrides: Overrides = NOTHING,
 ) -> LifecycleSummary | State:
@@ -39,11 +41,14 @@ def iterative_dpo(
     `round_id`; for a run without `round_id` every step is done already and is reused.
 
     Args:
-        preset: a file of deployments/presets.
+        preset: a file of deployments/presets, or the path of a file that ends in `.yaml`.
+        changes: changes to the preset as for `ratchet run`, one `key=value` per line, e.g.
+            `ppo.kl_coef=0.1`, or `ppo=~` to leave a step out.
         force: steps to do again although they are done.
         round_id: any text; runs with different ones sample different responses. Empty, it is the
             scheduled date for a run of a schedule, and nothing for any other run.
-        overrides: changes to the preset; a key that is left out keeps its value.
+        overrides: changes to the preset in a form that has every field; an empty field keeps the
+            preset's value. `changes` are applied after them.
 
     Returns:
         The lifecycle's table and the address of its report; the state `Skipped` for a scheduled run
@@ -52,7 +57,8 @@ def iterative_dpo(
     if due := later_round_due():
         return Completed(name="Skipped", message=f"missed; the round of {due:%F %H:%M} is due, too")
     this_round = round_id or scheduled_date()
-    recipe = open_recipe("iterative-dpo", preset, overrides, force, steps, round_id=this_round)
+    wanted = with_changes(overrides, changes)
+    recipe = open_recipe("iterative-dpo", preset, wanted, force, steps, round_id=this_round)
     steps(recipe)
     return publish_report(recipe)
 

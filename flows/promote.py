@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from prefect import flow
 from pydantic import WithJsonSchema
 
-from flows.config.form import NOTHING
+from flows.config.form import NOTHING, Lines
 from flows.config.given_models import RegisteredModelConfig
 from flows.config.lifecycle_config import Overrides
+from flows.config.presets import with_changes
 from flows.full_rlhf import steps
 from flows.recipe.cancellation import stop_jobs
 from flows.recipe.flow_end import end_in_mlflow
@@ -45,6 +46,7 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
     action: Literal["promote", "force", "rollback"] = "promote",
     decided_by: str = "",
     reason: str = "",
+    changes: Lines = (),
     overrides: Overrides = NOTHING,
 ) -> bool:
     """Make a model version champion if it beats the champion, or roll back to a former champion.
@@ -58,12 +60,15 @@ def promote(  # noqa: PLR0917 - Prefect makes a form of these, which a person fi
         decided_by: who decides, for the ledger; not verified, since Prefect's open-source
             server has no users.
         reason: why, for people who read the ledger.
-        overrides: changes to the preset, e.g. the gate's thresholds.
+        changes: changes to the preset as for `ratchet run`, one `key=value` per line, e.g.
+            `promotion.min_win_rate_low=0.55`.
+        overrides: changes to the preset in a form that has every field; an empty field keeps the
+            preset's value. `changes` are applied after them.
 
     Returns:
         Whether the version is champion now.
     """
-    recipe = open_recipe("promote", preset, overrides)
+    recipe = open_recipe("promote", preset, with_changes(overrides, changes))
     registry, name = recipe.connections.registry, recipe.policy_name
     is_number = str(version).isdigit()
     reference = f"models:/{name}{'/' if is_number else '@'}{version}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from prefect import flow
 
-from flows.config.form import NOTHING
+from flows.config.form import NOTHING, Lines
 from flows.config.lifecycle_config import Overrides
+from flows.config.presets import with_changes
 from flows.recipe.cancellation import stop_jobs
 from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.lifecycle_report import LifecycleSummary, publish_report
@@ -22,16 +23,22 @@ from flows.recipe.run_name import name_from
     on_failure=[end_in_mlflow],
 )
 def raft(
-    preset: str = "tiny", force: tuple[str, ...] = (), overrides: Overrides = NOTHING
+    preset: str = "tiny",
+    changes: Lines = (),
+    force: Lines = (),
+    overrides: Overrides = NOTHING,
 ) -> LifecycleSummary:
     """Improve a policy by imitating its own best responses, and promote it if it wins.
 
     SFT and the reward model are made first if they are not there.
 
     Args:
-        preset: a file of deployments/presets.
+        preset: a file of deployments/presets, or the path of a file that ends in `.yaml`.
+        changes: changes to the preset as for `ratchet run`, one `key=value` per line, e.g.
+            `ppo.kl_coef=0.1`, or `ppo=~` to leave a step out.
         force: steps to do again although they are done.
-        overrides: changes to the preset; a key that is left out keeps its value.
+        overrides: changes to the preset in a form that has every field; an empty field keeps the
+            preset's value. `changes` are applied after them.
 
     Returns:
         The lifecycle's table and the address of its report.
@@ -39,7 +46,7 @@ def raft(
     Source:
         Dong et al. 2023, https://arxiv.org/abs/2304.06767
     """
-    recipe = open_recipe("raft", preset, overrides, force, steps)
+    recipe = open_recipe("raft", preset, with_changes(overrides, changes), force, steps)
     steps(recipe)
     return publish_report(recipe)
 

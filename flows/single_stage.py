@@ -7,8 +7,9 @@ from typing import Annotated
 from prefect import flow
 from pydantic import WithJsonSchema
 
-from flows.config.form import NOTHING
+from flows.config.form import NOTHING, Lines
 from flows.config.lifecycle_config import Overrides
+from flows.config.presets import with_changes
 from flows.recipe.cancellation import stop_jobs
 from flows.recipe.flow_end import end_in_mlflow
 from flows.recipe.opening import open_recipe
@@ -31,9 +32,10 @@ StepName = Annotated[str, WithJsonSchema({"type": "string", "enum": block_names(
     on_failure=[end_in_mlflow],
     on_completion=[end_in_mlflow],
 )
-def stage(
+def stage(  # noqa: PLR0917 - Prefect makes a form of these, which a person fills in
     step: StepName,
     preset: str = "tiny",
+    changes: Lines = (),
     inputs: dict[str, str] = NOTHING,
     force: bool = False,
     overrides: Overrides = NOTHING,
@@ -42,16 +44,20 @@ def stage(
 
     Args:
         step: a block of the preset, e.g. `sft` or `ppo`, or one of its `steps`.
-        preset: a file of deployments/presets.
+        preset: a file of deployments/presets, or the path of a file that ends in `.yaml`.
+        changes: changes to the preset as for `ratchet run`, one `key=value` per line, e.g.
+            `ppo.kl_coef=0.1`, or `ppo=~` to leave a step out.
         inputs: by role, `models:/<name>@<alias>`, `models:/<name>/<version>`, or
             `<stage>/<stage key>` for a dataset.
         force: do it again although it is done.
-        overrides: changes to the preset; a key that is left out keeps its value.
+        overrides: changes to the preset in a form that has every field; an empty field keeps the
+            preset's value. `changes` are applied after them.
 
     Returns:
         The finished step.
     """
-    recipe = open_recipe("stage", preset, overrides, [step] if force else [])
+    wanted = with_changes(overrides, changes)
+    recipe = open_recipe("stage", preset, wanted, [step] if force else [])
     require_steps([step], [*block_names(), *recipe.config.steps])
     config = recipe.config.step_config(step)
     if config is None:

@@ -31,7 +31,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one core each
 # server's path is not that of the tests.
 multiprocessing.set_forkserver_preload(["torch", "transformers.models.llama.modeling_llama"])
 
-LIFECYCLE = "tests/lifecycle/"
+LIFECYCLE = ("tests/lifecycle/", "tests/pages/")
+"""What uses the services of the demo."""
+
 DEMO = ("tests/lifecycle/test_demo.py", "tests/lifecycle/test_documented_commands.py")
 
 

@@ -19,7 +19,7 @@ PAGES = {
 }
 """Files outside of `docs` that are pages -> their place in the site."""
 
-LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def place_of(file: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.schemas.automations import AutomationCore
@@ -23,11 +23,14 @@ from prefect.workers.process import ProcessWorker
 
 from flows.cli.automations import crashed_runs_resume, lost_runs_crash
 from flows.cli.session import api_url_of
+from flows.config.preset_form import is_form, with_values_of
+from flows.config.presets import load_config
 from flows.local_services.environment import worker_environment
 from flows.local_services.health import POOL
 from flows.local_services.paths import home_folder, project_root
 from flows.local_services.state import ServiceError, load_records
 from stages.safe_text import redacted
+from training_core.errors import ConfigError
 
 QUEUE = "iterative"
 
@@ -53,6 +56,7 @@ def deploy(home: Path | None = None) -> list[str]:
             _ensure_automation(client, automation)
         switches = _switches(client)
         _deploy_all(home, api_url)
+        _show_presets(client)
         _restore(client, switches)
         return _deployment_names(client)
 
@@ -123,6 +127,20 @@ def _deploy_all(home: Path, api_url: str) -> None:
             f"`prefect deploy` of deployments/prefect.yaml ended with {done.returncode}; correct "
             f"the entry or flow that it names and deploy again:\n{told}"
         )
+
+
+def _show_presets(client: SyncPrefectClient) -> None:
+    """Tell in the form of each deployment what its preset sets."""
+    for deployment in _deployments(client):
+        schema, preset = deployment.parameter_openapi_schema, deployment.parameters.get("preset")
+        if preset is None or schema is None or not is_form(schema):
+            continue
+        try:
+            config = load_config(str(preset))
+        except ConfigError:  # a run of it says what is wrong; one of another preset can start
+            continue
+        form = with_values_of(schema, str(preset), config)
+        client.update_deployment(deployment.id, DeploymentUpdate(parameter_openapi_schema=form))
 
 
 def _switches(client: SyncPrefectClient) -> dict[tuple[UUID, str | None], bool]:

@@ -21,10 +21,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -43,6 +44,18 @@ OPEN_TITLE = "change"
 
 NOTHING: dict[str, Any] = {}
 """Default of a flow's parameter that is a block; with None the page would have an alternative."""
+
+
+def _filled_lines(given: Any) -> Any:
+    """Return a list without the items that were added and left empty; a text is a list of lines."""
+    lines = given.splitlines() if isinstance(given, str) else given
+    if not isinstance(lines, list | tuple):
+        return lines
+    return [line for line in lines if line is not None and line != ""]
+
+
+Lines: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_filled_lines)]
+"""Lines of text. The page has a field for each, and sends null for one that is left empty."""
 
 Choice = Annotated[bool, WithJsonSchema({"enum": [True, False]})]
 LIMITS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
@@ -72,7 +85,8 @@ class Form:
         self, _: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         """Return the schema of the form."""
-        return handler(_form_of((self.block,)).__pydantic_core_schema__)
+        form = handler(_form_of((self.block,)).__pydantic_core_schema__)
+        return {"type": "object", "anyOf": [CLOSED, form]}
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
@@ -105,7 +105,16 @@ def deep_merge(base: Mapping[str, object], changes: Mapping[str, object]) -> dic
     return merged
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, object]:
+def with_changes(overrides: Mapping[str, object], changes: Sequence[str]) -> dict[str, object]:
+    """Return overrides with the lines `<dotted.key>=<value>` of a form merged into them.
+
+    Raises:
+        ConfigError: as `parse_assignments`.
+    """
+    return deep_merge(overrides, parse_assignments(changes))
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
     """Turn `ppo.kl_coef=0.05` into nested overrides; the value is YAML.
 
     Raises:

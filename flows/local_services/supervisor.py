@@ -73,8 +73,8 @@ class Supervisor:
             records = load_records(self._home)
             due = [r for r in due if records.services.get(r.name) == r]  # `up` may have been faster
             due = self._without_hopeless(due)
-            for record in due:
-                self._restart_one(record)
+            if due:
+                self._start_again(due)
 
     def _without_hopeless(self, due: list[ServiceRecord]) -> list[ServiceRecord]:
         hopeful = []
@@ -90,27 +90,28 @@ class Supervisor:
             self._note(record.name, {"is_given_up": True})
         return hopeful
 
-    def _restart_one(self, record: ServiceRecord) -> None:
-        """Start a service, and with it those that need the addresses of others, if these change."""
-        began = time.monotonic()
-        log.warning("%s has ended (pid %s); starting it again", record.name, record.pid)
+    def _start_again(self, lost: list[ServiceRecord]) -> None:
+        """Start services, and with them the worker if the address of a server has changed."""
+        began, names = time.monotonic(), [record.name for record in lost]
+        for record in lost:
+            log.warning("%s has ended (pid %s); starting it again", record.name, record.pid)
         records = load_records(self._home)
-        names = [record.name]
-        if (worker := records.services.get("worker")) and root_of(worker):
-            names.append("worker")
+        worker = records.services.get("worker")
+        follows = worker and root_of(worker) and "worker" not in names
         try:
             start_missing(
                 self._home,
                 records,
-                names=names,
+                names=[*names, "worker"] if follows else names,
                 ray_cpus=_limit_of(records, "ray"),
                 worker_limit=_limit_of(records, "worker"),
                 report=lambda *_: None,
             )
-            log.warning("%s is up after %.1f s", record.name, time.monotonic() - began)
+            log.warning("%s: up after %.1f s", ", ".join(names), time.monotonic() - began)
         except ServiceError as error:
             log.error("%s", error)
-        self._note(record.name, {"restarts": (*_recent(record), time.time())})
+        for record in lost:
+            self._note(record.name, {"restarts": (*_recent(record), time.time())})
 
     def _note(self, name: str, fields: dict[str, object]) -> None:
         records = load_records(self._home)

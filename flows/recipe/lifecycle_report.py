@@ -154,7 +154,12 @@ def report(  # noqa: PLR0917 - Prefect shows each as an input of the task
     except TransientError as error:
         get_run_logger().warning("the report is in %s, but not in MLflow: %s", path, error)
     else:
-        create_link_artifact(url, link_text="the lifecycle's report", key="lifecycle-report-link")
+        create_link_artifact(
+            url,
+            link_text="the lifecycle's report",
+            key="lifecycle-report-link",
+            description="the report in MLflow",
+        )
     link = f"[The whole report]({url})" if url else f"The whole report: `{path}`"
     text = f"{_table(rows)}\n\n{link}"
     create_markdown_artifact(text, key="lifecycle-report", description=lifecycle)

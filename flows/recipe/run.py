@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prefect import get_run_logger
@@ -13,12 +13,10 @@ from flows.recipe.allowances import allowances_for
 from flows.recipe.approval import question_of, with_answer
 from flows.recipe.judging_rules import digest_of_prompts, sources_of_prompts, uses_of_judge
 from flows.recipe.outline import MATCH
-from flows.recipe.step_inputs import uses_reward_model
-from stages.configs.admission_config import AdmissionConfig
+from flows.recipe.reward_model_bar import require_admitted_reward_model
 from stages.configs.block import StageConfig
 from stages.configs.evaluation_config import EvaluationConfig
 from stages.configs.stage_record import ArtifactKind
-from tasks.admission import is_measured, problems_with, require_admitted
 from tasks.attempts import Match
 from tasks.budget import Allowance
 from tasks.connections import Connections
@@ -99,7 +97,7 @@ class Recipe:
         """
         retries = self.config.retries
         given = {role: ref for role, ref in inputs.items() if ref is not None}
-        self._require_admitted(step, config, given)
+        require_admitted_reward_model(self.config, step, config, given)
         job = StageJob(
             step,
             config,
@@ -128,23 +126,6 @@ class Recipe:
         note_step(self.connections.store, str(flow_run.id), finished)
         self.refs[step] = ref
         return ref
-
-    def _require_admitted(
-        self, step: str, config: StageConfig, inputs: Mapping[str, StageRef]
-    ) -> None:
-        """Stop before a stage that optimises for a reward model below the preset's bar."""
-        judge = inputs.get("reward_model")
-        if judge is None or isinstance(config, EvaluationConfig) or not uses_reward_model(config):
-            return
-        made_by = self.config.step_config(judge.step)
-        bar = getattr(made_by, "admission", AdmissionConfig())
-        require_admitted(step, judge, bar)
-        for problem in problems_with(judge, bar):
-            get_run_logger().warning("reward model of step '%s': %s", judge.step, problem)
-        if not is_measured(judge):
-            get_run_logger().warning(
-                "the reward model of step '%s' was never held against baselines", judge.step
-            )
 
     def registered(self, name: str, uri: str, kind: ArtifactKind) -> StageRef:
         """Return a version of a registered model, which is given under this name.

@@ -36,15 +36,15 @@ def name_from(*fields: str) -> Callable[[], str]:
 
 
 def describe(parameters: Mapping[str, object], fields: tuple[str, ...]) -> str:
-    """Return a name made of the given fields, the overrides and the forced steps."""
+    """Return a name made of the given fields, the changes of the preset and the forced steps."""
     changes = [f"{key}={_text(value)}" for key, value in _flat(parameters.get("overrides"))]
+    changes += _lines(parameters.get("changes"))
     shown = changes[:MAX_CHANGES]
     if len(changes) > MAX_CHANGES:
         shown.append(f"{len(changes) - MAX_CHANGES} more")
     force = parameters.get("force")
     if force:
-        steps = [str(step) for step in force] if isinstance(force, list | tuple) else []
-        shown.append(" ".join(["force", ",".join(steps)]).strip())
+        shown.append(" ".join(["force", ",".join(_lines(force))]).strip())
     name = " · ".join([" ".join(str(parameters[field]) for field in fields), *shown])
     return name if len(name) <= MAX_LENGTH else name[: MAX_LENGTH - 1] + "…"
 
@@ -70,6 +70,12 @@ def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
     elif prefix and value != {}:  # what a form sends for a block that was opened and left empty
         yield prefix, value
+
+
+def _lines(value: object) -> list[str]:
+    """Return the lines that are not empty; none for what is neither lines nor a text."""
+    lines = value.splitlines() if isinstance(value, str) else value
+    return [str(line) for line in lines if line] if isinstance(lines, list | tuple) else []
 
 
 def _text(value: object) -> str:

@@ -49,7 +49,7 @@ def run_canaries(
 def keeps_earlier_results(context: Context) -> bool:
     """Copy the results of an earlier attempt into this one; return whether there were any."""
     known = read_results(context.attempt, *context.earlier_attempts)
-    if known is not None:
+    if known is not None and context.dist_info.is_first:
         write_results(context.attempt, known)
     return known is not None
 
@@ -76,4 +76,5 @@ def check(
         )
     if skip:
         log.warning("canaries that the config leaves out: %s", ", ".join(skip))
-    write_results(context.attempt, found)
+    if context.dist_info.is_first:
+        write_results(context.attempt, found)

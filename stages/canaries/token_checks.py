@@ -65,13 +65,19 @@ def _problem_with(tokenizer: PreTrainedTokenizerBase, answer: Answer) -> str | N
         )
     for first, last in spans[:-1]:
         said = _bare(decode(tokenizer, ids[first:last]))
-        if not any(said in one or one in said for one in map(_bare, answer.earlier)):
+        if not any(said in one or one in said for one in _said_before(tokenizer, answer)):
             return (
                 f"row {answer.place}: expected that only answers of the assistant are trained, "
                 f"found {_text(tokenizer, ids[first:last])!r:.{SHOWN}} (tokens {first} to {last}), "
                 "which is none; use another chat template, or train_on: last_turn"
             )
     return None
+
+
+def _said_before(tokenizer: PreTrainedTokenizerBase, answer: Answer) -> set[str]:
+    """Return the earlier answers as they are, and as the tokenizer gives them back."""
+    back = (decode(tokenizer, ids) for ids in tokenise(tokenizer, answer.earlier, as_text=True))
+    return {_bare(text) for text in (*answer.earlier, *back)}
 
 
 def single_bos(probe: Probe) -> Finding | None:

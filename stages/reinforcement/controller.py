@@ -71,9 +71,10 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
     def rounds(done: int) -> Iterator[StepDone]:
         if done == 0 and models.evaluation is not None:
             context.sink.log(0, evaluate_policy(models, 0)[0])
+        is_checked = keeps_earlier_results(context)
+        before_update = partial(check_first_round, config, inputs, models, context)
         for number in range(done, config.steps):
-            before_update = partial(check_first_round, config, inputs, models, context)
-            first = number == 0 and not keeps_earlier_results(context)
+            first = number == 0 and not is_checked
             metrics = play_round(config, models, number, ranks, before_update if first else None)
             measured, is_best = evaluate_policy(models, number + 1)
             metrics |= measured

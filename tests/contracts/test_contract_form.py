@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from flows.config.form import CLOSED
 from flows.config.lifecycle_config import LifecycleConfig
-from flows.config.presets import load_config
+from flows.config.preset_form import with_values_of
+from flows.config.presets import load_config, with_changes
 from flows.full_rlhf import full_rlhf
 from flows.iterative_dpo import iterative_dpo
 from flows.promote import promote
@@ -50,7 +51,7 @@ def opened(field: dict[str, Any]) -> dict[str, Any] | None:
     return referred(block)
 
 
-FORM = referred(SCHEMA["properties"]["overrides"])
+FORM = opened(SCHEMA["properties"]["overrides"]) or {}
 LEAVES = [
     (f"{block}.{key}", field)
     for block, content in DEFINITIONS.items()
@@ -162,7 +163,53 @@ def test_what_no_form_has_reaches_the_flow_which_names_the_nearest_key(flow):
     assert "ppo.steps: Input should be a valid integer (found '9')" in str(caught.value)
 
 
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda f: f.name)
+def test_lines_that_are_added_and_left_empty_change_nothing(flow):
+    assert schema_of(flow)["properties"]["changes"]["items"] == {"type": "string"}
+    step = {"step": "ppo"} if flow is stage else {}
+    for lines in (["ppo.steps=9", None, ""], "ppo.steps=9\n"):
+        given = flow.validate_parameters({**step, "changes": lines})
+        assert given["changes"] == ("ppo.steps=9",)
+
+
+def test_lines_are_applied_after_the_form_and_a_wrong_one_is_told_with_the_nearest_key():
+    form = {"ppo": {"steps": 7, "kl_coef": 0.5}}
+    config = load_config("tiny", with_changes(form, ["ppo.steps=9", "rejection_sft=~"]))
+    assert (config.ppo.steps, config.ppo.kl_coef, config.rejection_sft) == (9, 0.5, None)
+    with pytest.raises(ConfigError, match="did you mean 'kl_coef'"):
+        load_config("tiny", with_changes({}, ["ppo.kl_koef=1"]))
+    with pytest.raises(ConfigError, match=r"expected <dotted.key>=<value>, found 'kl_coef'"):
+        with_changes({}, ["kl_coef"])
+
+
+def test_the_form_of_a_deployment_tells_what_its_preset_sets():
+    config = load_config("tiny")
+    assert config.ppo.reward.name == "reward_model"
+    overrides = with_values_of(SCHEMA, "tiny", config)["properties"]["overrides"]
+    assert "default" not in overrides  # with the default {} the page would open it
+    form = opened(overrides)
+    blocks = form["properties"]
+    ppo = opened(blocks["ppo"])["properties"]
+    assert ppo["kl_coef"]["description"].endswith(f"at least 0. In `tiny`: `{config.ppo.kl_coef}`.")
+    assert "In `tiny`" not in ppo["epochs_per_step"]["description"]  # it has the default
+    reward = opened(ppo["reward"])["properties"]
+    assert reward["name"]["description"].endswith("In `tiny`: `reward_model`.")
+    absent = [name for name, block in blocks.items() if "position" in block]
+    assert absent == ["feedback", "process_reward", "kto", "distillation"]
+    assert blocks["kto"]["description"].endswith("`tiny` has none.")
+
+
+def test_the_form_of_a_deployment_has_the_fields_of_all_presets_and_nothing_undefined():
+    form = with_values_of(SCHEMA, "tiny", load_config("tiny"))
+    referred_to = {node["$ref"] for node in nodes(form) if "$ref" in node}
+    assert referred_to == {f"#/definitions/{name}" for name in form["definitions"]}
+    walked = blocks_with_forms([LifecycleConfig], opened(form["properties"]["overrides"]))
+    plain = blocks_with_forms([LifecycleConfig], FORM)
+    for (blocks, filled), (_, empty) in zip(walked, plain, strict=True):
+        assert list(filled["properties"]) == list(empty["properties"]), blocks
+
+
 def test_parameters_of_another_kind_are_refused_with_their_name():
-    for wrong in ({"preset": 3}, {"overrides": ["ppo"]}, {"force": "ppo"}):
+    for wrong in ({"preset": 3}, {"overrides": ["ppo"]}, {"force": {"ppo": 1}}, {"changes": 7}):
         with pytest.raises(Exception, match=rf"(?s)invalid parameters.*{next(iter(wrong))}"):
             full_rlhf.validate_parameters({"preset": "tiny", **wrong})

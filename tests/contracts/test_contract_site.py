@@ -24,8 +24,11 @@ PLACES = {
     *map(links.place_of, [*PAGES, *links.linked_files(PAGES)]),
     commands.PLACE,
     configuration.PLACE,
+    *map(links.place_of, (DOCS / "images").iterdir()),
 }
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
+PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
+PICTURES_BYTES = 1_000_000
 FIELDS = [(block, name) for block in configuration.blocks() for name in block.model_fields]
 
 
@@ -69,6 +72,7 @@ def test_links_change_with_the_place_of_their_page():
     assert links.for_site("[a](../data.md) [b](../../Makefile)", method) == (
         "[a](../data.md) [b](../Makefile)"
     )
+    assert links.for_site("![a](docs/images/report.png)", readme) == "![a](images/report.png)"
     assert links.for_site("[a](gone.md), [b](https://c.de/f)", readme) == (
         "[a](gone.md), [b](https://c.de/f)"
     )
@@ -144,3 +148,11 @@ def test_the_packages_of_the_site_change_nothing_that_the_tests_run_on():
     }
     group = tomllib.loads((links.ROOT / "pyproject.toml").read_text())["dependency-groups"]["docs"]
     assert {re.split(r"[<>=]", requirement)[0] for requirement in group} <= site.keys()
+
+
+def test_every_picture_is_shown_with_a_description_and_all_together_are_small():
+    shown = [(page, *found) for page in PAGES for found in PICTURE.findall(page.read_text())]
+    files = {(page.parent / path).resolve() for page, _, path in shown}
+    assert files == set((DOCS / "images").iterdir())
+    assert all(len(description) > 20 for _, description, _ in shown)
+    assert 0 < sum(file.stat().st_size for file in files) < PICTURES_BYTES

@@ -119,7 +119,10 @@ def check_deployments(deployments: list[dict[str, Any]]) -> None:
     stored = {(each["entrypoint"], each["name"]): each for each in deployments}
     for entry in WRITTEN["deployments"]:
         deployment = stored.pop((entry["entrypoint"], entry["name"]))
-        assert deployment["parameters"] == entry["parameters"]
+        assert deployment["parameters"] == entry.get("parameters", {})
+        if preset := entry.get("parameters", {}).get("preset"):
+            form = deployment["parameter_openapi_schema"]["properties"]["overrides"]
+            assert f"In `{preset}`: " in str(form)
         assert deployment["enforce_parameter_schema"] is False
         assert deployment["tags"] == entry.get("tags", [])
         queue = entry["work_pool"].get("work_queue_name", "default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -100,7 +101,8 @@ def test_runs_of_a_worker_that_is_gone_crash_and_those_that_want_it_are_resumed(
     pending = begin(client, AUTO_RESUME_TAG, is_pending=True)
     alive = begin(client, AUTO_RESUME_TAG)
     sleeper("flow", PREFECT__FLOW_RUN_ID=str(alive))
-    now = records.with_record(sleeper("worker"))
+    now = records.with_record(worker := sleeper("worker"))
+    wait_until(lambda: time.time() > worker.created + 2)  # a worker needs as long to import
     of_this_worker = begin(client, AUTO_RESUME_TAG)
 
     LostRuns(prefect_home).look(now)
@@ -136,7 +138,8 @@ def test_a_cancelled_run_whose_worker_is_gone_ends_and_its_process_too(
 
 
 def test_a_run_that_its_own_worker_cancels_is_left_to_it(client, records, sleeper, prefect_home):
-    now = records.with_record(sleeper("worker"))
+    now = records.with_record(worker := sleeper("worker"))
+    wait_until(lambda: time.time() > worker.created + 2)
     run = begin(client)
     client.set_flow_run_state(run, Cancelling())
     LostRuns(prefect_home).look(now)

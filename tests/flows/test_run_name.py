@@ -34,6 +34,16 @@ from flows.recipe.run_name import describe, is_generated
             ("preset",),
             "tiny · sft.eval_data=null",
         ),
+        (
+            {"preset": "tiny", "overrides": {"seed": 1}, "changes": ["ppo.steps=9", None]},
+            ("preset",),
+            "tiny · seed=1 · ppo.steps=9",
+        ),
+        (
+            {"preset": "tiny", "changes": "ppo=~", "force": "sft"},
+            ("preset",),
+            "tiny · ppo=~ · force sft",
+        ),
         ({"preset": "x" * 200}, ("preset",), "x" * 119 + "…"),
     ],
 )

@@ -95,12 +95,12 @@ def wait_for_end(machine: Machine, run: str) -> None:
 
 
 def is_at(machine: Machine, run: str, step: str) -> bool:
-    """Whether a step has begun; a stage that trains has saved a checkpoint of this run, too."""
+    """Whether a step has begun; two that take longer have saved a checkpoint of this run, too."""
     found = steps_of_run(machine.store, run).get(step)
     if found is None:
         return False
     newest = next(iter(machine.store.attempts(found.stage, found.key)), None)
-    if newest is None or found.stage not in ("sft", "dpo", "ppo"):
+    if newest is None or step not in ("sft", "ppo"):
         return newest is not None
     return newest.number > 1 and any(newest.checkpoints.glob("step-*/COMPLETE"))
 

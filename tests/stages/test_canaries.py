@@ -164,6 +164,7 @@ def test_two_bos_tokens_are_stopped(tokenizer, policy, examples):
     assert healthy is not None
     assert healthy.passes
     bos = bos_id(tokenizer)
+    assert bos is not None
     doubled = [Example((bos, *e.input_ids), (0, *e.loss_mask)) for e in examples[:3]]
     finding = single_bos(probe_of(policy, tokenizer, [*doubled, *examples[3:]]))
     assert finding is not None
@@ -243,7 +244,9 @@ def test_rounding_belongs_to_the_coarsest_weights(policy):
 def test_an_equal_reference_gives_ln_2_and_another_one_does_not(tokenizer):
     def measured(ratios):
         start = EqualReference(torch.tensor(ratios), tokens=10, rounding=1e-3, is_half=False)
-        return equal_reference(Probe(tokenizer, CPU, 1e-3, equal_reference=start))
+        finding = equal_reference(Probe(tokenizer, CPU, 1e-3, equal_reference=start))
+        assert finding is not None
+        return finding
 
     assert measured([[0.0, 0.0]]).found == pytest.approx(0.0, abs=1e-6)
     wrong = measured([[-1.0, 0.0]])  # softplus(1) = 1.3133; 1.3133 - 0.6931 = 0.6201

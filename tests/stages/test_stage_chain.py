@@ -123,6 +123,30 @@ def test_ppo_starts_at_its_reference_and_leaves_it(chain):
     assert distance(chain.dir("ppo"), chain.dir("dpo")) > 1e-3
 
 
+def test_every_trained_model_carries_its_canaries_and_its_contract(chain):
+    for step in ("sft", "reward_model", "dpo", "kto", "distillation", "process_reward", "ppo"):
+        manifest = chain[step]
+        names = [canary.name for canary in manifest.canaries]
+        expected = list(STAGES[manifest.stage].canaries)
+        assert names == expected, step
+        assert all(c.found <= c.limit for c in manifest.canaries), step
+        assert manifest.contract["vocabulary"] == chain["sft"].contract["vocabulary"], step
+    found = {canary.name: canary.found for canary in chain["ppo"].canaries}
+    assert found["first_ratio"] < 1e-5
+    assert found["first_kl"] < 1e-5
+    assert chain["preference_pairs"].contract == {}
+    assert chain["given_policy"].contract == chain["sft"].contract
+
+
+def test_the_reward_model_stands_beside_its_baselines(chain):
+    metrics = chain["reward_model"].metrics
+    low, high = metrics["heldout_accuracy_low"], metrics["heldout_accuracy_high"]
+    assert low < metrics["heldout_accuracy"] < high
+    assert metrics["rule_format_accuracy"] == 0.5  # the café knows no markup
+    assert metrics["over_rule_format_low"] == pytest.approx(low)  # it only guesses
+    assert 0 <= metrics["over_empty_low"] < metrics["over_empty"] <= 1
+
+
 def test_evaluation_judges_every_policy_by_the_true_reward_on_the_same_prompts(chain):
     summary = json.loads((chain.dir("evaluation") / "summary.json").read_text())
     assert set(summary) == {"baseline", "dpo", "twin", "policy"}

@@ -6,6 +6,7 @@ import mlflow
 import pytest
 from real_services import client_of
 
+from stages.configs.canary_record import CanaryRecord
 from tasks.attempts import Match
 from tasks.gate import GateConfig, Verdict, judge
 from tasks.ledger import Decision, promote, refuse, rollback
@@ -80,6 +81,22 @@ def test_a_version_says_what_it_is_and_what_it_improved(registry, finish, lifecy
     experiment = client.get_experiment_by_name(lifecycle)
     assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
     assert "One run per run of a flow" in experiment.tags["mlflow.note.content"]
+
+
+def test_a_version_carries_its_canaries_and_its_contract(registry, finish, lifecycle):
+    canary = CanaryRecord(name="single_bos", shows="sequences with two", found=0.0, limit=0.0)
+    gap = CanaryRecord(name="first_ratio", shows="log-ratio", found=2e-7, limit=3e-4)
+    contract = {"vocabulary": "66 tokens, digest abc", "chat_template": "x", "dtype": "float32"}
+    manifest = finish("dpo-1", canaries=(canary, gap), contract=contract)
+
+    ref = registry.register(manifest, lifecycle=lifecycle)
+
+    client = client_of(registry)
+    note = client.get_model_version(ref.name, str(ref.version)).description
+    assert "| single bos: sequences with two | 0.00 | 0.00 |" in note
+    assert "**Contract.** Vocabulary 66 tokens, digest abc; dtype float32." in note
+    metrics = client.get_run(ref.run_id).data.metrics
+    assert (metrics["canary/single_bos"], metrics["canary/first_ratio"]) == (0.0, 2e-7)
 
 
 def test_a_version_of_an_earlier_release_with_long_tags_is_not_registered_again(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from made_lifecycles import ABOUT, SAMPLES, Config, finish, lifecycle_in, tell, text_of
 
+from stages.configs.canary_record import CanaryRecord
 from stages.runtime.store import Store
 from tasks.report.costs import cost_of, total
 from tasks.report.differences import differences
@@ -39,6 +40,17 @@ def test_steps_link_to_their_run_their_version_and_their_log(store):
     assert '<a href="http://p/run"><code>5f0c3a2e</code></a> · tiny · &lt;b&gt;' in html
     assert f'<a href="{(store.root / "reports" / "index.html").as_uri()}"' in html
     assert html.count(">log</a>") == 1  # the others have none
+
+
+def test_the_checks_before_the_first_step_have_their_numbers_and_limits(store):
+    assert 'id="canaries"' not in render(
+        gather(store, lifecycle_in(store), Config(), ABOUT, NO_OUTCOME)
+    )
+    canary = CanaryRecord(name="first_kl", shows="log-ratio to <b>", found=2e-5, limit=3.45e-4)
+    dpo = finish(store, "dpo_1", "dpo", canaries=(canary,))
+    html = render(gather(store, [dpo], Config(), ABOUT, NO_OUTCOME))
+    assert "Log-ratio to &lt;b&gt;" in html
+    assert '<td class="right number">2.00e-05</td><td class="right number">0.000345</td>' in html
 
 
 @pytest.mark.parametrize("part", ["", "cafe"])

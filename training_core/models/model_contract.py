@@ -68,12 +68,12 @@ def _merges(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _end_ids(directory: Path, config: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids at which a response ends: of the tokenizer and of the generation config."""
-    found = {tokenizer.eos_token_id}
     path = directory / "generation_config.json"
     asked = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-    for ids in (asked, getattr(config, "eos_token_id", None)):
-        found |= set(ids) if isinstance(ids, list) else {ids}
-    return sorted(i for i in found if isinstance(i, int))
+    found: set[int] = set()
+    for ids in (tokenizer.eos_token_id, asked, getattr(config, "eos_token_id", None)):
+        found |= {i for i in (ids if isinstance(ids, list) else [ids]) if isinstance(i, int)}
+    return sorted(found)
 
 
 def _digest(value: object) -> str:

@@ -1,0 +1,106 @@
+"""What a person does on Prefect's pages, in a real Chromium: the form, Cancel, Retry, artifacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+from prefect.client.schemas.objects import FlowRun
+
+from flows.full_rlhf import full_rlhf
+from stages.attempt import Attempt
+from stages.runtime.ray_cluster import RayCluster
+from tests.lifecycle.driver import QUICK_ROLLOUTS, Lifecycle
+from website.chromium import Complaints
+from website.prefect_pages import PrefectPages
+
+pytestmark = pytest.mark.lifecycle
+
+DEPLOYMENT = "full-rlhf/tiny"
+GRAPH_LEFT = "error: Cannot read properties of null (reading 'position')"
+"""What Prefect's graph of a run says if another page is opened while it is drawn."""
+
+
+@pytest.fixture
+def pages(lifecycle: Lifecycle, page: Page) -> PrefectPages:
+    return PrefectPages(page, lifecycle.environment["PREFECT_API_URL"].removesuffix("/api"))
+
+
+@pytest.fixture
+def complaints(pages: PrefectPages) -> list[str]:
+    return Complaints(pages.page, pages.address).found
+
+
+def newest_run(lifecycle: Lifecycle) -> FlowRun:
+    found = lifecycle.client.read_deployment_by_name(DEPLOYMENT)
+    of_deployment = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[found.id]))
+    runs = lifecycle.client.read_flow_runs(flow_run_filter=of_deployment, limit=200)
+    return max(runs, key=lambda run: str(run.created))
+
+
+def test_a_run_starts_from_the_form_with_two_changes_and_ends_by_cancel(
+    lifecycle: Lifecycle, pages: PrefectPages, complaints: list[str]
+) -> None:
+    known = lifecycle.attempts("ppo")
+    pages.open_form(lifecycle.client.read_deployment_by_name(DEPLOYMENT).id)
+    pages.add_change("ppo.steps=997")
+    overrides = pages.open_block("overrides")
+    ppo = pages.open_block("ppo", overrides)
+    kl_coef = pages.field("kl_coef", ppo)
+    expect(kl_coef).to_contain_text("at least 0. In tiny: 0.05.")
+    kl_coef.locator("input").fill("0.3")
+    pages.submit()
+    assert [each for each in complaints if each != GRAPH_LEFT] == []
+
+    run = newest_run(lifecycle)
+    assert run.parameters["changes"] == ["ppo.steps=997"]
+    assert run.parameters["overrides"] == {"ppo": {"kl_coef": 0.3}}
+    full_rlhf.validate_parameters(run.parameters)
+    attempt = lifecycle.until(lambda: next(iter(lifecycle.attempts("ppo") - known), None))
+    lifecycle.until((attempt / "heartbeat.json").exists)
+    config = lifecycle.config_of(run.id)["ppo"]
+    assert (config["steps"], config["kl_coef"]) == (997, 0.3)
+
+    pages.open_run(run.id)
+    expect(pages.page.locator(".page-heading-flow-run")).to_contain_text(
+        "tiny · ppo.kl_coef=0.3 · ppo.steps=997"
+    )
+    pages.cancel()
+    assert lifecycle.wait(run.id).state_name == "Cancelled"
+    cluster = RayCluster(lifecycle.environment["RAY_ADDRESS"])
+    lifecycle.until(lambda: not cluster.info(Attempt(attempt).job_id).status.is_live)
+    pages.open_run(run.id)
+    expect(pages.page.locator(".page-heading-flow-run .state-badge")).to_have_text("Cancelled")
+    assert [each for each in complaints if each != GRAPH_LEFT] == []
+
+
+def test_a_failed_run_tells_why_and_goes_on_by_retry_after_its_cause_is_removed(
+    lifecycle: Lifecycle, pages: PrefectPages, complaints: list[str], tmp_path: Path
+) -> None:
+    prompts = tmp_path / "held_out.jsonl"
+
+    def ask_for(number: str) -> None:
+        asked = [f"hello i would like {number} {what} please" for what in ("tea", "cake", "soup")]
+        prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in asked))
+
+    ask_for("nineteen")
+    evaluation = {"prompts": {"name": "files", "path": str(prompts)}, **QUICK_ROLLOUTS}
+    overrides = {"name": "tiny-pages", "evaluation": evaluation}
+    run_id = lifecycle.start(DEPLOYMENT, overrides=overrides)
+    assert lifecycle.wait(run_id).state_name == "Failed"
+
+    pages.open_run(run_id)
+    expect(pages.read_log()).to_contain_text("are unknown to the tokenizer, e.g. of 'nineteen'")
+    ask_for("two")
+    pages.retry()
+    lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
+    assert lifecycle.wait(run_id).state_name == "Completed"
+    steps = lifecycle.steps(run_id)
+    assert steps.pop("evaluation") == "Completed"
+    assert set(steps.values()) == {"Reused"}
+    pages.open_run(run_id)
+    expect(pages.page.locator(".page-heading-flow-run .state-badge")).to_have_text("Completed")
+    assert [each for each in complaints if each != GRAPH_LEFT] == []

@@ -1,0 +1,105 @@
+"""The pictures in `docs/images`, taken of the pages after a `ratchet demo`: `make screenshots`.
+
+The services have to run. A run that cannot start is created for the picture of Retry, and deleted
+afterwards. No other run is changed.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from PIL import Image
+from playwright.sync_api import Browser, Page
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows.local_services.paths import home_folder
+from flows.local_services.state import load_records
+from website.chromium import chromium
+from website.links import ROOT
+from website.prefect_pages import PrefectPages
+
+FOLDER = ROOT / "docs" / "images"
+SIZE = {"width": 1200, "height": 640}
+COLOURS = 96
+"""Of a picture's palette: pages have few, and a picture with a palette is a fourth of the size."""
+
+LOG_ORDER = ("cache-key-5:prefect-ui-library-default-logs-sort", '"TIMESTAMP_DESC"')
+"""Where Prefect's page keeps the order of log lines that a person has chosen: newest first."""
+
+DEPLOYMENT = "full-rlhf/tiny"
+SETTLE_MS = 1500
+"""Until graphs and messages have stopped moving."""
+
+WAIT_SECONDS = 300
+
+
+def main() -> None:
+    """Take all pictures."""
+    home = home_folder()
+    prefect = load_records(home).services["prefect"].url
+    with (
+        chromium() as browser,
+        temporary_settings({PREFECT_API_URL: prefect}),
+        get_client(sync_client=True) as client,
+    ):
+        report = newest_report(home)
+        address = str(prefect).removesuffix("/api")
+        take(browser, "report.png", lambda page: page.goto(report.as_uri()))
+        take(browser, "prefect-form.png", lambda page: show_form(page, address, client))
+        failed = failed_run(client)
+        take(browser, "prefect-retry.png", lambda page: show_retry(page, address, failed))
+        client.delete_flow_run(failed)
+
+
+def take(browser: Browser, name: str, show: Callable[[Page], object]) -> None:
+    """Open a window, show something in it, and keep a picture of it."""
+    page = browser.new_page(viewport=SIZE, color_scheme="light")
+    show(page)
+    page.wait_for_timeout(SETTLE_MS)
+    picture = Image.open(io.BytesIO(page.screenshot()))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    picture.convert("RGB").quantize(COLOURS).save(FOLDER / name, optimize=True)
+    page.close()
+
+
+def newest_report(home: Path) -> Path:
+    """Return the page of the newest report of `full-rlhf`."""
+    found = sorted(home.glob("store/reports/*/report.html"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise FileNotFoundError(f"there is no report in {home}; run `ratchet demo` first")
+    return found[-1]
+
+
+def show_form(page: Page, address: str, client: SyncPrefectClient) -> None:
+    """Show the form of a run, with one change."""
+    pages = PrefectPages(page, address)
+    pages.open_form(client.read_deployment_by_name(DEPLOYMENT).id)
+    pages.add_change("ppo.kl_coef=0.1")
+
+
+def failed_run(client: SyncPrefectClient) -> UUID:
+    """Start a run with a misspelled key, and wait until it has failed."""
+    deployment = client.read_deployment_by_name(DEPLOYMENT)
+    wrong = {"changes": ["ppo.kl_coeff=0.1"]}
+    run = client.create_flow_run_from_deployment(deployment.id, parameters=wrong)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not ((state := client.read_flow_run(run.id).state) and state.is_final()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the run {run.id} did not end within {WAIT_SECONDS} s")
+        time.sleep(1)
+    return run.id
+
+
+def show_retry(page: Page, address: str, run_id: UUID) -> None:
+    """Show the page of a failed run, with the error among the first lines of its log."""
+    page.add_init_script(f"localStorage.setItem({LOG_ORDER[0]!r}, {LOG_ORDER[1]!r})")
+    PrefectPages(page, address).open_run(run_id)
+
+
+if __name__ == "__main__":
+    main()
