@@ -24,7 +24,7 @@ def _become(command: Sequence[str], *, extra_env: Mapping[str, str], **_: object
 
 def main() -> None:
     """Run `mlflow server` with the arguments of this command."""
-    server._exec_cmd = _become  # pyright: ignore[reportAttributeAccessIssue]
+    server._exec_cmd = _become  # pyright: ignore[reportPrivateImportUsage]
     cli(["server", *sys.argv[1:]])
 
 
