@@ -232,7 +232,7 @@ def test_promotion_by_hand_finds_the_champion_and_rolls_back_only_to_a_former_on
     with pytest.raises(ConfigError, match=r"that was champion \[2\], found 1"):
         promote("tiny", "1", "rollback", overrides=overrides)
 
-    assert promote("tiny", "2", "rollback", "ann", "a drill", overrides) is True
+    assert promote("tiny", "2", "rollback", "ann", "a drill", overrides=overrides) is True
     last = history(finished.connections.registry, policies)[-1]
     assert (last.target, last.verdict, last.decided_by, last.reason) == (
         2,

@@ -95,7 +95,7 @@ def test_who_and_why_reach_the_ledger_and_the_recipe_knows_the_verdict(
     assert recipe.against == "the first policy"
     assert history(registry, recipe.policy_name) == []
     (refused,) = registry.models.entries(f"{recipe.policy_name}.promotions")
-    assert (refused.tags["verdict"], refused.tags["attempt"]) == ("reject", "1")
+    assert (refused.tags["verdict"], refused.tags["attempt"]) == ("hold", "1")
     assert (refused.tags["decided_by"], refused.tags["reason"]) == ("ann", "it is polite")
 
     assert decide(90) is True
