@@ -43,8 +43,7 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     rows = demonstrations(resolve_source("distillation.data", config.data, "dataset", inputs))
     encode = partial(encode_demonstrations, tokenizer, **config.training.row_limits)
     examples = encode(rows)
-    heldout_rows = demonstrations(config.eval_data) if config.eval_data else []
-    heldout = encode(heldout_rows)
+    heldout = encode(demonstrations(config.eval_data) if config.eval_data else [])
 
     options = config.model.load_options(seed=config.seed)
     student = hub.load_policy(inputs["policy"], options=options).to(best_device())
@@ -53,13 +52,12 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     _require_one_vocabulary(tokenizer, hub.load_tokenizer(inputs["teacher"]))
     packs = packs_rows(student) and packs_rows(teacher)
     train, test = (Examples(some, pad_id, student.device, packs) for some in (examples, heldout))
-    hyperparameters = config.divergence.model_dump(exclude={"name"})
     objective = distillation(
         teacher,
         DIVERGENCES[config.divergence.name],
         temperature=config.temperature,
         nll_coef=config.nll_coef,
-        **hyperparameters,
+        **config.divergence.model_dump(exclude={"name"}),
     )
 
     def measure() -> Mapping[str, float]:
@@ -67,13 +65,8 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
 
     before = measure() if heldout else {}
     whole = balanced(objective, config.model.moe_aux_loss_coef)
-    run_canaries(
-        STAGE.canaries,
-        context,
-        student,
-        lambda: _probe(config, tokenizer, student, train, whole, rows=rows),
-        skip=config.skip_canaries,
-    )
+    probe = partial(_probe, config, tokenizer, student, train, whole, rows=rows)
+    run_canaries(STAGE, config, context, student, probe)
     fit(
         student,
         whole,
@@ -96,10 +89,8 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
         batches_use_model=config.on_policy_fraction > 0,
     )
     save_model(student, tokenizer, context)
-    metrics = {"examples": float(len(examples))}
-    if heldout:
-        metrics |= before_and_after(before, measure())
-    return Result(metrics)
+    measured = before_and_after(before, measure()) if heldout else {}
+    return Result({"examples": float(len(examples)), **measured})
 
 
 def _probe(

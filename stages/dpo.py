@@ -81,13 +81,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     before = measure()
     starts_equal = entry.needs_reference and inputs["policy"] == inputs["reference"]
     probe = partial(_probe, config, tokenizer, policy, train, objective, rows=rows)
-    run_canaries(
-        STAGE.canaries,
-        context,
-        policy,
-        partial(probe, starts_equal=starts_equal),
-        skip=config.skip_canaries,
-    )
+    run_canaries(STAGE, config, context, policy, partial(probe, starts_equal=starts_equal))
     fit(
         policy,
         objective,

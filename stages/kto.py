@@ -49,8 +49,7 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     encode = partial(encode_unpaired, tokenizer, **config.training.row_limits)
     source_rows = read(source)
     rows = _with_both_labels(encode(source_rows))
-    heldout_rows = read(config.eval_data) if config.eval_data else []
-    heldout = encode(heldout_rows)
+    heldout = encode(read(config.eval_data) if config.eval_data else [])
 
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
@@ -66,19 +65,11 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
         config.model.moe_aux_loss_coef,
         weights=each_counts(1.0),
     )
-
-    def measure() -> Mapping[str, float]:
-        return _measured(policy, test, config)
-
+    measure = partial(_measured, policy, test, config)
     before = measure()
-    probe = partial(_probe, config, tokenizer, policy, train, objective)
-    run_canaries(
-        STAGE.canaries,
-        context,
-        policy,
-        partial(probe, rows=source_rows, starts_equal=inputs["policy"] == inputs["reference"]),
-        skip=config.skip_canaries,
-    )
+    probe = partial(_probe, config, tokenizer, policy, train, objective, rows=source_rows)
+    starts_equal = inputs["policy"] == inputs["reference"]
+    run_canaries(STAGE, config, context, policy, partial(probe, starts_equal=starts_equal))
     fit(
         policy,
         objective,

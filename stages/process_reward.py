@@ -48,7 +48,8 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
 
     objective = balanced(process_reward(step_cross_entropy), config.model.moe_aux_loss_coef)
     run_canaries(
-        STAGE.canaries,
+        STAGE,
+        config,
         context,
         model,
         lambda: dataset_probe(
@@ -60,7 +61,6 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
             outputs=end_states,
             budget_tokens=config.training.micro_batch_tokens,
         ),
-        skip=config.skip_canaries,
     )
     fit(
         model,

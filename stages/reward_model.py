@@ -69,13 +69,8 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         pairwise_reward(loss), config.model.moe_aux_loss_coef, weights=each_counts(0.5)
     )
     probe = partial(dataset_probe, outputs=end_states, budget_tokens=budget)
-    run_canaries(
-        STAGE.canaries,
-        context,
-        model,
-        lambda: probe(model, tokenizer, train, pairs, objective),
-        skip=config.skip_canaries,
-    )
+    look = partial(probe, model, tokenizer, train, pairs, objective)
+    run_canaries(STAGE, config, context, model, look)
     fit(
         model,
         objective,

@@ -12,7 +12,7 @@ from stages import datasets
 from stages.batches.encoding import demonstration_examples, encode_demonstrations, encode_texts
 from stages.batches.micro_batches import Examples, micro_batches
 from stages.canaries.answers import answers_in
-from stages.canaries.probe import Answer, dataset_probe, trained_logprobs
+from stages.canaries.probe import AuditedAnswer, dataset_probe, trained_logprobs
 from stages.canaries.running import run_canaries
 from stages.configs.data_config import DataConfig
 from stages.configs.sft_config import STAGE, SftConfig
@@ -54,7 +54,8 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
 
     before = measure() if heldout_rows else {}
     run_canaries(
-        STAGE.canaries,
+        STAGE,
+        config,
         context,
         model,
         lambda: dataset_probe(
@@ -67,7 +68,6 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
             budget_tokens=config.training.micro_batch_tokens,
             answers=_answers(config, tokenizer, rows, train.examples),
         ),
-        skip=config.skip_canaries,
     )
     fit(
         model,
@@ -85,14 +85,16 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     return Result(metrics)
 
 
-Rows = Sequence[Demonstration] | Sequence[str]
+SftRows = Sequence[Demonstration] | Sequence[str]
 
 
-def _rows(config: SftConfig, source: DataConfig | Path) -> Rows:
+def _rows(config: SftConfig, source: DataConfig | Path) -> SftRows:
     return datasets.texts(source) if config.rows == "texts" else datasets.demonstrations(source)
 
 
-def _encode(config: SftConfig, tokenizer: PreTrainedTokenizerBase, rows: Rows) -> Sequence[Example]:
+def _encode(
+    config: SftConfig, tokenizer: PreTrainedTokenizerBase, rows: SftRows
+) -> Sequence[Example]:
     limits = config.training.row_limits
     if config.rows == "texts":
         return encode_texts(tokenizer, [row for row in rows if isinstance(row, str)], **limits)
@@ -108,9 +110,9 @@ def _encode(config: SftConfig, tokenizer: PreTrainedTokenizerBase, rows: Rows) -
 def _answers(
     config: SftConfig,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Rows,
+    rows: SftRows,
     examples: Sequence[Example],
-) -> list[Answer]:
+) -> list[AuditedAnswer]:
     """Return the answers for the audit of the loss mask; plain texts have none."""
     encode = partial(
         demonstration_examples,

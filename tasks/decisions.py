@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from stages.safe_text import shown
 from tasks.attempts import Match
-from tasks.gate import Outcome, Verdict, as_table
+from tasks.gate import GateOutcome, Verdict, as_table
 from training_core.errors import ConfigError
 
 CHANGING = ("promote", "forced", "rollback", "passed")
@@ -40,14 +40,14 @@ SAID: Mapping[str, str] = {
 }
 """Verdict of an entry -> what it says for people."""
 
-RELATIONS: Mapping[Outcome, str] = {
+RELATIONS: Mapping[GateOutcome, str] = {
     "promote": "beats",
     "hold": "is not proven better than",
     "reject": "does not beat",
 }
 """What the gate says -> what it means for a candidate and its opponent."""
 
-Answer = Literal["approve", "hold", "reject"]
+ApprovalAnswer = Literal["approve", "hold", "reject"]
 
 
 class Decision(BaseModel):
@@ -70,7 +70,7 @@ class Decision(BaseModel):
     match: Match
     who: str
     why: str
-    answer: Answer | None = None
+    answer: ApprovalAnswer | None = None
 
     @property
     def verdict(self) -> str:

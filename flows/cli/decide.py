@@ -8,7 +8,7 @@ from flows.cli.session import open_session
 from flows.model_use.named_model import connections_here
 from flows.recipe.approval import Approval, answer_run
 from tasks import ledger
-from tasks.decisions import Answer, require_person
+from tasks.decisions import ApprovalAnswer, require_person
 from training_core.errors import ConfigError
 
 TOLD = {
@@ -18,7 +18,7 @@ TOLD = {
 }
 
 
-def answer(named: str, given: Answer, name: str, reason: str) -> None:
+def answer(named: str, given: ApprovalAnswer, name: str, reason: str) -> None:
     """Answer a run that waits for an approval, and say so.
 
     Args:

@@ -11,7 +11,7 @@ from training_core.errors import ConfigError
 
 app = typer.Typer()
 
-Name = Annotated[str, typer.Option(help="Your name, for the ledger.")]
+NameOption = Annotated[str, typer.Option(help="Your name, for the ledger.")]
 Reason = Annotated[str, typer.Option(help="Why, for the ledger.")]
 
 
@@ -19,7 +19,7 @@ Reason = Annotated[str, typer.Option(help="Why, for the ledger.")]
 def approve(
     run: Run,
     *,
-    name: Name,
+    name: NameOption,
     reason: Reason,
     reject: Annotated[bool, typer.Option("--reject", help="Refuse the candidate.")] = False,
     hold: Annotated[
@@ -43,7 +43,7 @@ def rollback(
         str, typer.Argument(help="Its name, e.g. tiny for the model tiny.policy.")
     ],
     *,
-    name: Name,
+    name: NameOption,
     reason: Reason,
     to: Annotated[
         int | None,

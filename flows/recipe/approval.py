@@ -27,7 +27,7 @@ from prefect.states import Scheduled
 from pydantic import ConfigDict, Field
 
 from stages.runtime.stage_key import digest_of
-from tasks.decisions import Answer, Decision
+from tasks.decisions import ApprovalAnswer, Decision
 from tasks.gate import ApprovalConfig, Verdict, as_table
 from training_core.errors import ConfigError
 
@@ -46,7 +46,7 @@ class Approval(RunInput):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Approval", extra="forbid")
 
-    answer: Answer = Field(
+    answer: ApprovalAnswer = Field(
         title="Answer",
         description="approve: it becomes champion. hold: it stays a candidate, and may be judged "
         "again. reject: it stays a candidate.",

@@ -71,7 +71,7 @@ class HeldOutSource:
         return [source for data in given for _, source in sources_in("", data)]
 
 
-class Asked(NamedTuple):
+class AskedPrompt(NamedTuple):
     """A prompt of a source that is trained on: its text, its key, and the number of its row."""
 
     text: str
@@ -103,7 +103,7 @@ class Watched:
     seen_same: set[int] = field(default_factory=set)
     seen_alike: set[int] = field(default_factory=set)
 
-    def look_at(self, prompts: Sequence[Asked]) -> None:
+    def look_at(self, prompts: Sequence[AskedPrompt]) -> None:
         """Note prompts of the present source that this source has, too, or that are like its."""
         others = [prompt for prompt in prompts if prompt.key not in self.numbers]
         for prompt in prompts:
@@ -204,7 +204,7 @@ def _compare(
     concerned = [each for each in watched if source.name.startswith(each.source.trained)]
     try:
         asked = (
-            Asked(text_of(prompt), key_of(prompt), number)
+            AskedPrompt(text_of(prompt), key_of(prompt), number)
             for number, row in enumerate(stream(source.kind, source.data, first_rows), 1)
             for prompt in answered_prompts(row)
         )

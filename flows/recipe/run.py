@@ -180,13 +180,12 @@ class Recipe:
                 self.is_champion = True
                 return True
             match, verdict = self._judge(champion, candidate, evaluation, reward_model)
-            rival = champion.uri if champion else "the first policy"
             decision = Decision(
                 based_on=based_on,
                 evidence=verdict,
                 match=match,
                 who=who or self.flow,
-                why=why or f"{self.flow}: {RELATIONS[verdict.outcome]} {rival}",
+                why=why or self._why(verdict, champion),
             )
             if verdict.passed and self.config.promotion.approval.required:
                 decision = self._approved(version, decision)
@@ -211,6 +210,10 @@ class Recipe:
             before=self.refs.values(),
             since=self.began,
         )
+
+    def _why(self, verdict: Verdict, champion: ModelVersionRef | None) -> str:
+        rival = champion.uri if champion else "the first policy"
+        return f"{self.flow}: {RELATIONS[verdict.outcome]} {rival}"
 
     @property
     def _evaluation(self) -> EvaluationConfig:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, assert_never
 
 from stages.batches.sequences import Encoded, examples_in
-from stages.canaries.probe import Answer
+from stages.canaries.probe import AuditedAnswer
 from stages.datasets import Demonstration, Preference, UnpairedResponse, row_names
 
 AUDITED_ROWS = 8
@@ -21,7 +21,7 @@ def answers_in(
     rows: Sequence[R],
     encode: Callable[[Sequence[R]], Sequence[Encoded | None]],
     trained: Sequence[Encoded],
-) -> list[Answer]:
+) -> list[AuditedAnswer]:
     """Encode the first rows again, and return those that the stage trains on.
 
     Args:
@@ -30,13 +30,13 @@ def answers_in(
         trained: the items that the stage trains on, in the order of the rows.
     """
     some, kept = rows[:READ_ROWS], trained[:READ_ROWS]
-    found: list[Answer] = []
+    found: list[AuditedAnswer] = []
     for name, row, item in zip(row_names(some), some, encode(some), strict=True):
         if item is None or item not in kept:
             continue
         earlier = tuple(m["content"] for m in row.prompt if m["role"] == "assistant")
         for example, (text, is_finished) in zip(examples_in(item), _texts(row), strict=True):
-            found.append(Answer(name, example, text, earlier, is_finished))
+            found.append(AuditedAnswer(name, example, text, earlier, is_finished))
         if len(found) >= AUDITED_ROWS:
             break
     return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from stages.canaries.probe import Probe
-from stages.canaries.token_checks import Finding
+from stages.canaries.token_checks import CanaryFinding
 from training_core.data.chat import pad_id
 from training_core.types import Batch, Example
 
@@ -20,7 +20,7 @@ EXTRA = 7
 """Tokens of padding beyond the longest sequence; odd, because kernels like multiples of 8."""
 
 
-def padding_invariance(probe: Probe) -> Finding | None:
+def padding_invariance(probe: Probe) -> CanaryFinding | None:
     """Compare what the model computes on each sequence alone with all in one padded batch."""
     if probe.compute is None or len(probe.computed) < 2:  # noqa: PLR2004 - to compare
         return None
@@ -45,7 +45,7 @@ def padding_invariance(probe: Probe) -> Finding | None:
             if not gap <= worst[2]:
                 worst = (side, number, gap)
     side, number, gap = worst
-    return Finding(
+    return CanaryFinding(
         gap,
         probe.rounding,
         "expected the same numbers for a sequence alone and in a padded batch, found that "
@@ -56,7 +56,7 @@ def padding_invariance(probe: Probe) -> Finding | None:
     )
 
 
-def split_invariance(probe: Probe) -> Finding | None:
+def split_invariance(probe: Probe) -> CanaryFinding | None:
     """Compare the loss of some items as one micro-batch, as two, and one by one."""
     if probe.loss_of is None or probe.items < 2:  # noqa: PLR2004 - to split
         return None
@@ -69,7 +69,7 @@ def split_invariance(probe: Probe) -> Finding | None:
     gap = max(abs(loss - losses[1]) for loss in losses.values())
     limit = probe.rounding * max(1.0, abs(losses[1]))
     shown = ", ".join(f"{loss:.6g} in {parts}" for parts, loss in losses.items())
-    return Finding(
+    return CanaryFinding(
         gap if all(map(math.isfinite, losses.values())) else math.nan,
         limit,
         f"expected one loss of {probe.items} items however they are cut into micro-batches, found "
@@ -78,7 +78,7 @@ def split_invariance(probe: Probe) -> Finding | None:
     )
 
 
-def equal_reference(probe: Probe) -> Finding | None:
+def equal_reference(probe: Probe) -> CanaryFinding | None:
     """Measure the log-ratios of policy to reference, if they are one model; of pairs, the loss."""
     start = probe.equal_reference
     if start is None or not len(start.log_ratios):
@@ -91,7 +91,7 @@ def equal_reference(probe: Probe) -> Finding | None:
         found = abs(value - math.log(2))
     if start.is_half:  # where sums are inexact
         found = float(ratios.abs().sum()) / start.tokens
-    return Finding(
+    return CanaryFinding(
         found,
         HALF_GAP if start.is_half else start.rounding,
         f"policy and reference are one model, so {expected}, found {value:.4f} "

@@ -29,7 +29,7 @@ READ_ITEMS = 64
 
 
 @dataclass(frozen=True)
-class Answer:
+class AuditedAnswer:
     """An encoded row and what its trained tokens must say.
 
     Attributes:
@@ -114,7 +114,7 @@ class Probe:
     compute: Callable[[Batch], Tensor] | None = None
     loss_of: Callable[[Sequence[int]], Loss] | None = None
     items: int = 0
-    answers: Sequence[Answer] = ()
+    answers: Sequence[AuditedAnswer] = ()
     equal_reference: EqualReference | None = None
     first_update: FirstUpdate | None = None
 
@@ -128,7 +128,7 @@ def dataset_probe(
     *,
     outputs: Callable[[nn.Module, Batch], Tensor],
     budget_tokens: int,
-    answers: Sequence[Answer] = (),
+    answers: Sequence[AuditedAnswer] = (),
     equal_reference: EqualReference | None = None,
 ) -> Probe:
     """Build the probe of a stage that trains on a dataset.

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from stages.canaries.canary_results import read_results, write_results
 from stages.canaries.probe import Probe
-from stages.canaries.results import read_results, write_results
 from stages.canaries.table import CANARIES
 from stages.configs.canary_record import CanaryName, CanaryRecord
+from stages.configs.stage_record import StageRecord
+from stages.configs.trained_stage import TrainedStageConfig
 from stages.contract import Context
 from stages.training.fit import eval_mode
 from training_core.errors import CanaryError
@@ -19,23 +21,22 @@ log = logging.getLogger(__name__)
 
 
 def run_canaries(
-    names: Sequence[CanaryName],
+    stage: StageRecord,
+    config: TrainedStageConfig,
     context: Context,
     model: nn.Module,
     probe: Callable[[], Probe],
-    *,
-    skip: Sequence[CanaryName] = (),
 ) -> None:
     """Check a model before its first step; an attempt that resumes keeps the earlier results.
 
     Changes nothing: no gradients, dropout off, random state restored. Only the first rank computes.
 
     Args:
-        names: those of the stage.
+        stage: has the names of its canaries.
+        config: has the names of those that are left out.
         context: its attempt keeps the results.
         model: before the first step.
         probe: builds what they look at.
-        skip: those that the config leaves out.
 
     Raises:
         CanaryError: for the first that fails.
@@ -43,7 +44,7 @@ def run_canaries(
     if not context.dist_info.is_first or keeps_earlier_results(context):
         return
     with eval_mode(model):
-        check(names, context, probe(), skip=skip)
+        check(stage.canaries, context, probe(), skip=config.skip_canaries)
 
 
 def keeps_earlier_results(context: Context) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stages.canaries.model_checks import equal_reference, padding_invariance, split_invariance
 from stages.canaries.probe import Probe
-from stages.canaries.token_checks import Finding, mask_audit, single_bos
+from stages.canaries.token_checks import CanaryFinding, mask_audit, single_bos
 from stages.canaries.update_checks import first_kl, first_ratio, sampler_gap, weight_sync
 from stages.configs.canary_record import CanaryName
 
@@ -21,7 +21,7 @@ class Canary:
         shows: what a pass means, in words, for manifest and report.
     """
 
-    check: Callable[[Probe], Finding | None]
+    check: Callable[[Probe], CanaryFinding | None]
     shows: str
 
 

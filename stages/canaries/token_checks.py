@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
-from stages.canaries.probe import Answer, Probe
+from stages.canaries.probe import AuditedAnswer, Probe
 from training_core.data.chat import bos_id, decode, eos_id, tokenise
 
 SHOWN = 80
@@ -17,7 +17,7 @@ SHOWN = 80
 
 
 @dataclass(frozen=True)
-class Finding:
+class CanaryFinding:
     """What a canary measured.
 
     Attributes:
@@ -36,15 +36,15 @@ class Finding:
         return self.found <= self.limit
 
 
-def mask_audit(probe: Probe) -> Finding | None:
+def mask_audit(probe: Probe) -> CanaryFinding | None:
     """Decode the trained tokens of some rows and compare them with the rows' texts."""
     if not probe.answers:
         return None
     problems = [p for answer in probe.answers if (p := _problem_with(probe.tokenizer, answer))]
-    return Finding(float(len(problems)), 0.0, problems[0] if problems else "")
+    return CanaryFinding(float(len(problems)), 0.0, problems[0] if problems else "")
 
 
-def _problem_with(tokenizer: PreTrainedTokenizerBase, answer: Answer) -> str | None:
+def _problem_with(tokenizer: PreTrainedTokenizerBase, answer: AuditedAnswer) -> str | None:
     ids, mask = answer.example.input_ids, answer.example.loss_mask
     (expected,) = tokenise(tokenizer, [answer.response], as_text=True)
     if answer.is_finished:
@@ -74,20 +74,20 @@ def _problem_with(tokenizer: PreTrainedTokenizerBase, answer: Answer) -> str | N
     return None
 
 
-def _said_before(tokenizer: PreTrainedTokenizerBase, answer: Answer) -> set[str]:
+def _said_before(tokenizer: PreTrainedTokenizerBase, answer: AuditedAnswer) -> set[str]:
     """Return the earlier answers as they are, and as the tokenizer gives them back."""
     back = (decode(tokenizer, ids) for ids in tokenise(tokenizer, answer.earlier, as_text=True))
     return {_bare(text) for text in (*answer.earlier, *back)}
 
 
-def single_bos(probe: Probe) -> Finding | None:
+def single_bos(probe: Probe) -> CanaryFinding | None:
     """Count the sequences in which two bos tokens follow each other."""
     bos = bos_id(probe.tokenizer)
     if bos is None or bos == probe.tokenizer.eos_token_id or not probe.sequences:
         return None
     wrong = [e.input_ids for e in probe.sequences if _doubled(e.input_ids, bos)]
     shown = _text(probe.tokenizer, wrong[0][:12]) if wrong else ""
-    return Finding(
+    return CanaryFinding(
         float(len(wrong)),
         0.0,
         f"expected one bos token '{probe.tokenizer.bos_token}' at the start of a sequence, found "

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from stages.canaries.probe import Probe
-from stages.canaries.token_checks import Finding
+from stages.canaries.token_checks import CanaryFinding
 
 
-def weight_sync(probe: Probe) -> Finding | None:
+def weight_sync(probe: Probe) -> CanaryFinding | None:
     """Count the failed syncs: `training_core.rollout.engine.sync` has raised if there was one."""
-    return None if probe.first_update is None else Finding(0.0, 0.0, "")
+    return None if probe.first_update is None else CanaryFinding(0.0, 0.0, "")
 
 
-def sampler_gap(probe: Probe) -> Finding | None:
+def sampler_gap(probe: Probe) -> CanaryFinding | None:
     """Return the mean gap of the log-probabilities of sampler and trainer, in nats."""
     first = probe.first_update
     if first is None or first.sampler_gap is None:
         return None
-    return Finding(
+    return CanaryFinding(
         first.sampler_gap,
         first.sampler_limit,
         "expected that sampler and trainer give the sampled tokens one probability, found a mean "
@@ -25,13 +25,13 @@ def sampler_gap(probe: Probe) -> Finding | None:
     )
 
 
-def first_ratio(probe: Probe) -> Finding | None:
+def first_ratio(probe: Probe) -> CanaryFinding | None:
     """Measure the ratio of policy to old policy in the objective of the update: it must be 1."""
     first = probe.first_update
     if first is None or not len(first.log_ratios):
         return None
     gap = float(first.log_ratios.abs().mean())
-    return Finding(
+    return CanaryFinding(
         gap,
         first.ratio_limit,
         "expected that the ratio of policy to old policy is 1 before the first update, found that "
@@ -40,13 +40,13 @@ def first_ratio(probe: Probe) -> Finding | None:
     )
 
 
-def first_kl(probe: Probe) -> Finding | None:
+def first_kl(probe: Probe) -> CanaryFinding | None:
     """Compare the old log-probabilities with those of a reference that is the same model."""
     first = probe.first_update
     if first is None or first.ref_logprobs is None or not len(first.ref_logprobs):
         return None
     gap = float((first.old_logprobs.double() - first.ref_logprobs.double()).abs().mean())
-    return Finding(
+    return CanaryFinding(
         gap,
         first.ratio_limit,
         "policy and reference are one model, so their KL must be 0 before the first update, found "

@@ -6,7 +6,7 @@ import math
 import time
 
 from stages.attempt import Attempt
-from stages.canaries.results import read_results
+from stages.canaries.canary_results import read_results
 from stages.catalog import find_stage
 from stages.configs.block import StageConfig
 from stages.configs.placement_config import cpus_apart, reserved_gpus

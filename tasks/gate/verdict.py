@@ -50,7 +50,7 @@ from tasks.gate.judged_responses import JudgedResponses
 INDEPENDENT = "a reward that no step optimised"
 BOUNDS = ("win_rate_low", "win_rate_high")
 
-Outcome = Literal["promote", "hold", "reject"]
+GateOutcome = Literal["promote", "hold", "reject"]
 
 
 class Verdict(BaseModel):
@@ -71,7 +71,7 @@ class Verdict(BaseModel):
     level: float
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> GateOutcome:
         """`promote`; `hold`, if the evidence is not enough; `reject`, if it is against it."""
         if self.passed:
             return "promote"
