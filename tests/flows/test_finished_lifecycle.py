@@ -251,7 +251,7 @@ def test_one_stage_takes_inputs_by_alias_and_by_key_and_names_what_is_wrong(
         "policy": f"models:/{finished.name}.policy@sft",
         "dataset": f"{data['stage']}/{data['key']}",
     }
-    made = stage("rejection_sft", "tiny", inputs, overrides=overrides)
+    made = stage("rejection_sft", "tiny", inputs=inputs, overrides=overrides)
     assert (made.step, made.key, made.is_reused) == (
         "rejection_sft",
         finished.summary["rows"][3]["key"],
@@ -262,7 +262,7 @@ def test_one_stage_takes_inputs_by_alias_and_by_key_and_names_what_is_wrong(
     with pytest.raises(ConfigError, match="preset 'tiny' has no block 'kto'"):
         stage("kto", "tiny", overrides=overrides)
     with pytest.raises(ConfigError, match=r"input 'dataset': expected models:/.*found 'sft/0'"):
-        stage("rejection_sft", "tiny", {"dataset": "sft/0"}, overrides=overrides)
+        stage("rejection_sft", "tiny", inputs={"dataset": "sft/0"}, overrides=overrides)
 
 
 def test_without_mlflow_the_report_is_written_and_says_where_it_is(
