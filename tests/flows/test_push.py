@@ -172,7 +172,7 @@ def test_the_card_tells_lineage_data_metrics_and_gate(
     lifecycle = "push-cafe"
     versions = [registry.register(manifest, lifecycle=lifecycle) for manifest in (sft, dpo)]
     version = versions[1]
-    for attempt, wins in enumerate((40.0, 90.0), 1):
+    for attempt, wins in enumerate((20.0, 90.0), 1):
         metrics = {**METRICS, "won_prompts": wins, "lost_prompts": 100 - wins}
         verdict = judge(metrics, GateConfig(), attempt=attempt)
         match = Match(opponent="none", prompts="p", evaluation=f"e{attempt}")
