@@ -81,7 +81,7 @@ class Lifecycle:
         """Start and wait."""
         return self.wait(self.start(deployment, **parameters))
 
-    def until(self, condition: Callable[[], Any], seconds: float = 120) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 300) -> Any:
         """Wait until `condition` returns something true, and return that."""
         deadline = time.monotonic() + seconds
         while not (value := condition()):
