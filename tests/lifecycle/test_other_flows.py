@@ -120,6 +120,7 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_at_its_budget_and_when
     run_id = start(seed=6, epochs=100)
     known |= {attempt}
     attempt = lifecycle.until(lambda: next(iter(lifecycle.attempts("reward_model") - known), None))
+    lifecycle.until((attempt / "log.txt").exists)
     lifecycle.until(lambda: "resumed at step" in (attempt / "log.txt").read_text())
     lifecycle.until((attempt / "progress.json").exists)
     lifecycle.cancel(run_id)
