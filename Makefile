@@ -31,7 +31,7 @@ COUNTED = /^(Collecting|Processing|Requirement already)/ { if (++n % 25 == 0) pr
 #   CHAOS_ARGS   options of `make chaos`, e.g. --seed 1 --every 6
 #   COVERED      percent of lines that `make coverage` expects
 
-.PHONY: help venv demo test unit coverage chaos check format docs screenshots lock clean
+.PHONY: help venv demo test unit coverage drills chaos check format docs screenshots lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ coverage: venv ## run every test, report lines and branches; fails below COVERED
 	@$(BIN)/coverage report | awk '{ print } \
 		/^TOTAL/ { found = 100 * (1 - $$3 / $$2) } \
 		END { printf "lines: %.1f %%, at least $(COVERED) %% expected\n", found; exit found < $(COVERED) }'
+
+drills: venv ## kill services, and everything at once, during a lifecycle (not part of `make test`)
+	$(BIN)/pytest -m drill tests/lifecycle $(PYTEST_ARGS)
 
 chaos: venv ## kill processes of a lifecycle at random until it completes (CHAOS_ARGS: see its --help)
 	$(BIN)/python -m benchmarks chaos $(CHAOS_ARGS)

@@ -26,7 +26,7 @@ from tasks.ledger import history
 from tasks.registry import Registry
 from tasks.run_steps import steps_of_run
 
-pytestmark = pytest.mark.lifecycle
+pytestmark = [pytest.mark.lifecycle, pytest.mark.drill]
 
 KILLS = (
     ("sft", "stage"),
