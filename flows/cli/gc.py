@@ -40,9 +40,7 @@ def collect_results(*, older_than_days: float, delete: bool) -> None:
         made = each.manifest
         result = f"{made.stage}/{made.key[:SHORT]}"
         table.add_row(f"{each.size / GIB:.3f}", made.step, result, moment(made.finished_at))
-    Terminal().print(table)
-    if len(found) > SHOWN:
-        terminal.echo(f"and {len(found) - SHOWN} smaller ones")
+    _print(table, len(found))
     total = f"{len(found)} results with {sum(each.size for each in found) / GIB:.3f} GiB"
     if not delete:
         terminal.echo(f"{total} may be deleted; `ratchet gc --results --delete` does so")
@@ -71,9 +69,7 @@ def collect_garbage(*, older_than_days: float, delete: bool) -> None:
     for each in found[:SHOWN]:
         folder = str(each.path.relative_to(store.root))
         table.add_row(f"{each.size / GIB:.3f}", each.why, moment(each.written_at), folder)
-    Terminal().print(table)
-    if len(found) > SHOWN:
-        terminal.echo(f"and {len(found) - SHOWN} smaller ones")
+    _print(table, len(found))
     total = f"{len(found)} folders with {sum(each.size for each in found) / GIB:.3f} GiB"
     if not delete:
         terminal.echo(f"{total} may be deleted; `ratchet gc --delete` does so")
@@ -81,3 +77,10 @@ def collect_garbage(*, older_than_days: float, delete: bool) -> None:
     for each in found:
         each.delete()
     terminal.echo(f"{total} were deleted")
+
+
+def _print(table: Table, number: int) -> None:
+    """Print the largest, and how many there are beside them."""
+    Terminal().print(table)
+    if number > SHOWN:
+        terminal.echo(f"and {number - SHOWN} smaller ones")
