@@ -108,7 +108,7 @@ class PlainLines:
 
     def _tell(self, name: str, state: str, line: str) -> None:
         if self._states.get(name) != state:
-            self._console.print(line, soft_wrap=True, highlight=False)
+            self._console.print(line, soft_wrap=True)
             self._states[name] = state
 
 

@@ -70,9 +70,9 @@ def watch(named: str | None) -> int:
 
 def tell_started(session: Session, run: FlowRun, console: Terminal) -> None:
     """Print name, id and address of a run."""
-    console.print(f"run      {run.name}", highlight=False, soft_wrap=True)
-    console.print(f"id       {run.id}", highlight=False, soft_wrap=True)
-    console.print(f"address  {session.page_of(run.id)}", highlight=False, soft_wrap=True)
+    console.print(f"run      {run.name}", soft_wrap=True)
+    console.print(f"id       {run.id}", soft_wrap=True)
+    console.print(f"address  {session.page_of(run.id)}", soft_wrap=True)
 
 
 def watch_run(session: Session, run_id: UUID, console: Terminal) -> int:

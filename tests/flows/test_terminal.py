@@ -42,8 +42,14 @@ def test_a_text_and_a_cell_are_shown_as_they_are():
 
 def test_a_console_keeps_its_own_colours():
     console, shown = terminal(force_terminal=True, color_system="standard")
-    console.print(TRAP, style="red", highlight=False)
+    console.print(TRAP, style="red")
     assert shown.getvalue() == f"\x1b[31m{SPELLED}\x1b[0m\n"
+
+
+def test_numbers_in_a_name_are_not_coloured():
+    console, shown = terminal(force_terminal=True, color_system="standard")
+    console.print("run-93174175: Running")
+    assert shown.getvalue() == "run-93174175: Running\n"
 
 
 def test_rows_of_a_dataset_are_spelled_out(tmp_path):
