@@ -6,17 +6,23 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from itertools import accumulate
+from pathlib import Path
 
+import prefect
 from coolname.data import config as word_lists
 from prefect.runtime import flow_run
 
 MAX_CHANGES, MAX_LENGTH = 3, 120
 
-# A Greek letter with a number and a star: prefect-ui-library 3.15, FlowRunNameInput.
-_STAR = re.compile(
+# The form makes up `sigma4-canis-majoris-warp`, and in one of nine cases no number: `sigma-vega`.
+_GREEK = (
     "(alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|omicron|pi|rho|"
-    "sigma|tau|upsilon|phi|chi|psi|omega)[0-9]+(-[a-z]+){1,3}"
+    "sigma|tau|upsilon|phi|chi|psi|omega)"
 )
+_STAR = re.compile(_GREEK + "[0-9]+(-[a-z]+){1,3}")
+_STAR_WITHOUT_NUMBER = re.compile(_GREEK + "-([a-z'-]+)")
+_LIST_OF_STARS = re.compile(r"`(andromedae(?:\.[a-z'-]*){20,})`")
 
 
 def name_from(*fields: str) -> Callable[[], str]:
@@ -52,16 +58,31 @@ def describe(parameters: Mapping[str, object], fields: tuple[str, ...]) -> str:
 def is_generated(name: str) -> bool:
     """Return whether Prefect made up this name, e.g. `brave-otter`, or `sigma4-vega` in its form.
 
-    One in nine names of the form has no number, e.g. `beta-vega`. They count as typed, as
-    `beta-test` would be.
+    A Greek letter without a number may also be a person's, e.g. `beta-test`; then the word after it
+    must be one of the form's own.
     """
     first, _, second = name.partition("-")
-    return {first, second} <= _vocabulary() or _STAR.fullmatch(name) is not None
+    if {first, second} <= _vocabulary() or _STAR.fullmatch(name):
+        return True
+    plain = _STAR_WITHOUT_NUMBER.fullmatch(name)
+    if plain is None:
+        return False
+    words = accumulate(plain[2].split("-"), "{}-{}".format)
+    return any(word in _stars() for word in words)
 
 
 @cache
 def _vocabulary() -> frozenset[str]:
     return frozenset(word for words in word_lists.values() for word in words.get("words", ()))
+
+
+@cache
+def _stars() -> frozenset[str]:
+    """Return the words that Prefect's form puts behind a Greek letter; none without its pages."""
+    scripts = Path(prefect.__ui_static_path__).glob("assets/*.js")
+    texts = (script.read_text(encoding="utf-8") for script in scripts)
+    lists = (found[1] for text in texts for found in _LIST_OF_STARS.finditer(text))
+    return frozenset(word for words in lists for word in words.split(".") if word)
 
 
 def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:

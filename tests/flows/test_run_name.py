@@ -53,10 +53,13 @@ def test_a_run_is_named_by_what_is_special_about_it(parameters, fields, name):
 
 def test_names_that_prefect_makes_up_are_told_from_those_that_people_type():
     assert all(is_generated(generate_slug(2)) for _ in range(300))
-    for offered in ("sigma4-kiuic", "pi731-canis-majoris-warp", "omega2-vega-a"):  # by the form
+    by_the_form = ("sigma4-kiuic", "pi731-canis-majoris-warp", "omega2-vega-a")
+    without_number = ("gamma-aguateca", "beta-canis-majoris-warp", "omega-vega")
+    for offered in by_the_form + without_number:
         assert is_generated(offered)
     for typed in (
         "beta-test",
+        "gamma-ray",
         "lambda2",
         "my-run",
         "tiny · ppo.kl_coef=0.1",

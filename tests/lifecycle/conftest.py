@@ -30,6 +30,13 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lifecycle]:
             yield Lifecycle(client, demo)
 
 
+@pytest.fixture(autouse=True)
+def _no_run_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "lifecycle" in request.fixturenames:
+        request.getfixturevalue("lifecycle").end_all()
+
+
 @pytest.fixture(scope="module")
 def demo_run(lifecycle: Lifecycle) -> UUID:
     """The flow run that the demo made."""

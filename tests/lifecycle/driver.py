@@ -43,11 +43,22 @@ class Lifecycle:
         self.demo = demo
         self.environment = demo.environment
         self.store = Store(Path(demo.environment["RATCHET_STORE"]))
+        self.started: list[UUID] = []
 
     def start(self, deployment: str, **parameters: Any) -> UUID:
         """Create a flow run; the parameters are merged into the deployment's."""
         found = self.client.read_deployment_by_name(deployment)
-        return self.client.create_flow_run_from_deployment(found.id, parameters=parameters).id
+        run = self.client.create_flow_run_from_deployment(found.id, parameters=parameters)
+        self.started.append(run.id)
+        return run.id
+
+    def end_all(self) -> None:
+        """Cancel what a failed test has left, so that the next ones have the machine."""
+        while self.started:
+            run_id = self.started.pop()
+            if not self._is_final(run_id):
+                self.cancel(run_id)
+                self.wait(run_id)
 
     @contextmanager
     def on_schedule(self, deployment: str, **parameters: Any) -> Iterator[FlowRun]:
@@ -92,9 +103,18 @@ class Lifecycle:
 
     def retry(self, run_id: UUID) -> None:
         """Press Retry, as the UI does it."""
-        time.sleep(3)  # the old process has to be gone, or the worker reports its end as a crash
+        self.until_left(run_id)
         state = Scheduled(name="AwaitingRetry", message="Retry from the UI")
         assert self.client.set_flow_run_state(run_id, state).status.value == "ACCEPT"
+
+    def until_left(self, run_id: UUID) -> None:
+        """Wait until the worker has told the end of a failed run's process.
+
+        Prefect's worker proposes Crashed then, which the server takes if the run is no longer
+        Failed because a person has pressed Retry.
+        """
+        begun = self.client.read_flow_run(run_id).run_count
+        self.until(lambda: self.log(run_id).count("exited with status code") >= begun)
 
     def cancel(self, run_id: UUID) -> None:
         """Press Cancel, as the UI does it."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.lifecycle.conftest import demo_run, lifecycle
+from tests.lifecycle.conftest import _no_run_is_left, demo_run, lifecycle
 from website.chromium import DESKTOP, MISSING, chromium, chromium_path
 
-__all__ = ["demo_run", "lifecycle"]
+__all__ = ["_no_run_is_left", "demo_run", "lifecycle"]
 
 PATIENCE_MS = 60_000
 """The first load of a page takes long on a busy machine."""

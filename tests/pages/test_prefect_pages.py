@@ -54,6 +54,7 @@ def test_a_run_starts_from_the_form_with_two_changes_and_ends_by_cancel(
     assert complaints == []
 
     run = newest_run(lifecycle)
+    lifecycle.started.append(run.id)
     assert run.parameters["changes"] == ["ppo.steps=997"]
     assert run.parameters["overrides"] == {"ppo": {"kl_coef": 0.3}}
     full_rlhf.validate_parameters(run.parameters)
@@ -93,6 +94,7 @@ def test_a_failed_run_tells_why_and_goes_on_by_retry_after_its_cause_is_removed(
     pages.open_run(run_id)
     expect(pages.read_log()).to_contain_text("are unknown to the tokenizer, e.g. of 'nineteen'")
     ask_for("two")
+    lifecycle.until_left(run_id)
     pages.retry()
     lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
     assert lifecycle.wait(run_id).state_name == "Completed"
