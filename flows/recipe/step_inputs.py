@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stages.catalog import stage_of
 from stages.configs.block import StageConfig
+from stages.configs.ppo_config import PpoConfig
 from stages.configs.reward_config import RewardModelRewardConfig, rewards_in
 from stages.configs.stage_record import StageRecord
 from stages.datasets.configured import rows_name
@@ -90,6 +91,8 @@ def _missing(step: str, record: StageRecord, role: str) -> str:
 def uses_reward_model(config: StageConfig) -> bool:
     """Whether a stage's reward is, or has as a part, the input `reward_model`."""
     rewards = rewards_in(getattr(config, "reward", None))
+    if isinstance(config, PpoConfig) and config.evaluation and config.evaluation.judge:
+        rewards += rewards_in(config.evaluation.judge.reward)
     return any(isinstance(reward, RewardModelRewardConfig) for reward in rewards)
 
 

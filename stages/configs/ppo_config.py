@@ -60,6 +60,7 @@ STAGE = StageRecord(
     heldout_headline="held-out reward {heldout_reward_before->heldout_reward}",
     curves={
         "heldout_reward": "Held-out reward",
+        "heldout_judge_reward": "Held-out reward of the judge",
         "heldout_pass_at_1": "Held-out pass@1",
         "reward": "Reward",
         "kl": "KL to the reference (nats per response)",

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from stages.configs.block import Block, semantic
 from stages.configs.data_config import DataConfig
+from stages.configs.reward_config import RewardConfig
 from stages.configs.sampling_config import MAX_GROUP_SIZE
 
 REWARD = "heldout_reward"
+JUDGE_REWARD = "heldout_judge_reward"
 
 
 def pass_metric(k: int) -> str:
@@ -32,6 +34,19 @@ class HeldOutPromptsConfig(Block):
         pattern=r"^[a-z][a-z0-9_]*$",
     )
     data: DataConfig = semantic(..., "Prompts that the stage does not train on.")
+
+
+class PpoJudgeConfig(Block):
+    """A reward that the policy is not optimised for; it scores the same held-out responses."""
+
+    reward: RewardConfig = semantic(
+        ..., "A reward that is neither the training reward nor a part of it."
+    )
+    when_parted: Literal["warn", "stop"] = semantic(
+        "warn",
+        "What to do once the held-out reward has risen while the judge's has fallen beyond noise: "
+        "warn and go on, or end the training there.",
+    )
 
 
 class PpoEvaluationConfig(Block):
@@ -64,8 +79,14 @@ class PpoEvaluationConfig(Block):
     pass_reward: float = semantic(
         1.0, "Lowest reward with which a response passes; rewards of right answers are 1."
     )
+    judge: PpoJudgeConfig | None = semantic(
+        None, "Watches for over-optimisation of the training reward; None watches nothing."
+    )
     best_metric: str = semantic(
-        REWARD, "Metric by which checkpoints are compared; the highest value is best."
+        None,
+        "Metric by which checkpoints are compared; the highest value is best. None: "
+        f"{JUDGE_REWARD} with a judge, {REWARD} without.",
+        validate_default=True,
     )
     export: Literal["best", "last"] = semantic(
         "best", "Which evaluated weights become the artifact."
@@ -74,7 +95,15 @@ class PpoEvaluationConfig(Block):
     @property
     def metrics(self) -> list[str]:
         """Names of the metrics over all prompts."""
-        return [REWARD, *(pass_metric(k) for k in self.pass_at)]
+        judged = [] if self.judge is None else [JUDGE_REWARD]
+        return [REWARD, *judged, *(pass_metric(k) for k in self.pass_at)]
+
+    @field_validator("best_metric", mode="before")
+    @classmethod
+    def _is_of_the_judge_if_unset(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None:
+            return value
+        return REWARD if info.data.get("judge") is None else JUDGE_REWARD
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from stages.configs.ppo_fields import BasePpoConfig, KlEstimatorName
 from stages.configs.ppo_options import AdaptiveKlConfig
-from stages.configs.reward_config import WeightedRewardConfig
+from stages.configs.reward_config import WeightedRewardConfig, rewards_in
 from stages.configs.sampling_config import COLDEST
 
 HAS_GRADIENT_IN_LOSS: dict[KlEstimatorName, bool] = {"k1": False, "k2": True, "k3": True}
@@ -141,6 +141,12 @@ def _problems_of_the_evaluation(config: BasePpoConfig) -> Iterator[str]:
         yield (
             f"evaluation.every={evaluation.every} is above steps={config.steps}, so no weights "
             "would be compared; lower it"
+        )
+    judges = rewards_in(evaluation.judge and evaluation.judge.reward)
+    if both := [one.model_dump()["name"] for one in rewards_in(config.reward) if one in judges]:
+        yield (
+            "evaluation.judge.reward: expected a reward that the policy is not optimised for, "
+            f"found '{both[0]}', which `reward` has too; choose another one"
         )
     temperature = evaluation.temperature
     if temperature and temperature < COLDEST and config.rollouts.engine != "transformers":

@@ -74,18 +74,21 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
         is_checked = keeps_earlier_results(context)
         before_update = partial(check_first_round, config, inputs, models, context)
         for number in range(done, config.steps):
+            if models.ends_at is not None:
+                return
             first = number == 0 and not is_checked
             metrics = play_round(config, models, number, ranks, before_update if first else None)
-            measured, is_best = evaluate_policy(models, number + 1)
+            measured, must_save = evaluate_policy(models, number + 1)
             metrics |= measured
             shown = ", ".join(f"{n} {metrics[n]:.3f}" for n in SHOWN if n in metrics)
-            yield StepDone(metrics, shown, must_save=is_best)
+            yield StepDone(metrics, shown, must_save=must_save)
 
     run_steps(rounds, config.steps, checkpoints, context, save_every=config.save_every_steps)
     models.rollout_engine.close()
     for learner in models.learners.values():
         learner.engine.finish(only_first_rank=models.policy.average is None)
-    exported = load_exported(config, models, checkpoints)
+    last = models.ends_at or config.steps
+    exported = load_exported(config, models, checkpoints, last)
     if models.policy.average is not None:
         models.policy.average.write_to(models.policy.model)
     save_model(models.policy.model, models.tokenizer, context)
@@ -95,7 +98,7 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
     held_out = {}
     if config.evaluation is not None:
         held_out = held_out_summary(curve, config.evaluation, exported)
-    return {**_summary(curve, config.steps), **held_out}
+    return {**_summary(curve, last), **held_out}
 
 
 def play_round(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -9,24 +10,36 @@ from statistics import fmean
 from transformers import PreTrainedTokenizerBase
 
 from stages.configs.ppo_config import PpoConfig
-from stages.configs.ppo_evaluation_config import REWARD, PpoEvaluationConfig, pass_metric
+from stages.configs.ppo_evaluation_config import (
+    JUDGE_REWARD,
+    REWARD,
+    PpoEvaluationConfig,
+    pass_metric,
+)
 from stages.configs.training_config import BestMetricConfig
 from stages.datasets import PromptRow, prompts
 from stages.datasets.configured import answered_prompt_keys, prompt_key, prompts_without
+from stages.reinforcement.overoptimisation import JudgedPolicy, Overoptimisation
 from stages.sampling.intervals import mean_interval, share_interval
 from stages.sampling.rollouts import encode_rows, sample_groups, sampling_of
 from stages.training.best_checkpoint import BestCheckpoint
+from stages.training.checkpointing import Part
 from training_core.algorithms.pass_at_k import pass_at_k
 from training_core.errors import DataError
 from training_core.rewards.reward import Reward, score
 from training_core.rollout.engine import RolloutEngine
-from training_core.types import Prompt
+from training_core.types import Prompt, Rollout
 
 SEED = 100_002
 """Number of this sampling among those of a seed; the rounds count theirs from 0."""
 SHOWN = 80
 """Characters of a prompt in an error message."""
 Interval = Callable[[Sequence[float]], tuple[float, float] | None]
+RewardsByPrompt = Mapping[str, Sequence[float]]
+"""RewardsByPrompt of the scored responses of each prompt, by the prompt's id."""
+RewardDescription = Callable[
+    [Sequence[Sequence[float]], PpoEvaluationConfig, str], dict[str, float]
+]
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,19 @@ def _require_unseen(rows: Sequence[PromptRow], config: PpoConfig) -> None:
         )
 
 
+@dataclass(frozen=True)
+class HeldOutJudge:
+    """What watches for over-optimisation.
+
+    Attributes:
+        reward: scores the held-out responses, and is not optimised.
+        distance: KL of rollouts to the reference in nats per response; None without a reference.
+    """
+
+    reward: Reward
+    distance: Callable[[Sequence[Rollout]], float] | None
+
+
 class HeldOutEvaluation:
     """Evaluates the policy whose weights the engine has, always with the same seeds.
 
@@ -82,9 +108,11 @@ class HeldOutEvaluation:
         held_out: the prompts.
         engine: samples the responses.
         reward: scores the responses.
+        judge: scores them, too; None watches nothing.
 
     Attributes:
-        best: the best evaluation after a round so far; saved with every checkpoint.
+        best: the best evaluation after a round so far.
+        overoptimisation: whether reward and judge have parted; None without a judge.
     """
 
     def __init__(
@@ -93,6 +121,7 @@ class HeldOutEvaluation:
         held_out: HeldOutPrompts,
         engine: RolloutEngine,
         reward: Reward,
+        judge: HeldOutJudge | None = None,
     ) -> None:
         evaluation = held_out.evaluation
         self._config, self._evaluation = config, evaluation
@@ -103,40 +132,85 @@ class HeldOutEvaluation:
         self._sampling = sampling
         rule = BestMetricConfig(metric=evaluation.best_metric, better="max")
         self.best = BestCheckpoint(rule)
+        self._judge, self.overoptimisation = judge, None
+        if evaluation.judge is not None:
+            times = 1 + math.ceil(config.steps / evaluation.every)
+            stops = evaluation.judge.when_parted == "stop"
+            self.overoptimisation = Overoptimisation(times, stops=stops)
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """What goes into every checkpoint, by name."""
+        if self.overoptimisation is None:
+            return {"best": self.best}
+        return {"best": self.best, "overoptimisation": self.overoptimisation}
+
+    @property
+    def ends_at(self) -> int | None:
+        """The round after which the training ends early; None: it goes on."""
+        return None if self.overoptimisation is None else self.overoptimisation.ends_at
 
     def is_due(self, done: int) -> bool:
         """Whether to evaluate after so many rounds: 0, every `every`-th, and the last."""
         return done % self._evaluation.every == 0 or done == self._config.steps
 
-    def measure(self) -> dict[str, float]:
-        """Sample and score responses with the engine's present weights.
+    def measure(self, done: int) -> dict[str, float]:
+        """Sample and score responses with the engine's present weights, after `done` rounds.
 
         Returns:
             `heldout_reward` and each `heldout_pass_at_<k>`, with the ends `…_low` and `…_high` of
             its 95 % interval; with several datasets also `heldout_<label>_reward`, …;
-            `heldout_tokens`, the sampled tokens.
+            `heldout_tokens`, the sampled tokens. With a judge also `heldout_judge_reward` and its
+            ends, `heldout_kl` (nats per response, if there is a reference and the temperature is
+            that of the training) and `heldout_parted` (1 if reward and judge have parted).
         """
-        evaluation = self._evaluation
         groups = sample_groups(
             self._engine,
             self._held_out.prompts,
             self._sampling,
-            group_size=evaluation.samples_per_prompt,
+            group_size=self._evaluation.samples_per_prompt,
             seed=self._config.seed * 100_003 + SEED,
         )
         rollouts = [rollout for group in groups for rollout in group]
-        scored = score(self._reward, rollouts, unscored_limit=self._config.unscored_limit)
-        by_label: dict[str, dict[str, list[float]]] = {}
-        for s in scored:
-            id_ = s.rollout.prompt.id
-            of_dataset = by_label.setdefault(self._held_out.labels[id_], {})
-            of_dataset.setdefault(id_, []).append(s.reward)
-        every_prompt = [rewards for found in by_label.values() for rewards in found.values()]
-        metrics = describe(every_prompt, evaluation) if every_prompt else {}
-        if len(evaluation.prompts) > 1:
-            for label, found in by_label.items():
-                metrics |= describe(list(found.values()), evaluation, f"heldout_{label}_")
+        rewards = self._rewards(self._reward, rollouts)
+        metrics = self._described(rewards, describe)
+        if self._judge is not None:
+            metrics |= self._judged(self._judge, rollouts, rewards, done)
         return {**metrics, "heldout_tokens": float(sum(len(r.response_ids) for r in rollouts))}
+
+    def _rewards(self, reward: Reward, rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+        by_id: dict[str, list[float]] = {}
+        for s in score(reward, rollouts, unscored_limit=self._config.unscored_limit):
+            by_id.setdefault(s.rollout.prompt.id, []).append(s.reward)
+        return by_id
+
+    def _described(
+        self, rewards: RewardsByPrompt, describe_one: RewardDescription
+    ) -> dict[str, float]:
+        """Describe the rewards of all datasets together, and of each if there are several."""
+        labels, evaluation = self._held_out.labels, self._evaluation
+        metrics = describe_one([*rewards.values()], evaluation, "heldout_") if rewards else {}
+        if len(evaluation.prompts) == 1:
+            return metrics
+        for label in dict.fromkeys(labels[id_] for id_ in rewards):
+            found = [each for id_, each in rewards.items() if labels[id_] == label]
+            metrics |= describe_one(found, evaluation, f"heldout_{label}_")
+        return metrics
+
+    def _judged(
+        self, judge: HeldOutJudge, rollouts: Sequence[Rollout], rewards: RewardsByPrompt, done: int
+    ) -> dict[str, float]:
+        """Score the responses with the judge, and compare what it says with the rewards."""
+        judged = self._rewards(judge.reward, rollouts)
+        metrics = self._described(judged, describe_judge)
+        if judge.distance is not None:
+            metrics["heldout_kl"] = judge.distance(rollouts)
+        if self.overoptimisation is not None and rewards and judged:
+            of_judge = {id_: fmean(each) for id_, each in judged.items()}
+            reward = fmean(fmean(each) for each in rewards.values())
+            has_parted = self.overoptimisation.takes(JudgedPolicy(done, reward, of_judge))
+            metrics["heldout_parted"] = float(has_parted)
+        return metrics
 
 
 def describe(
@@ -154,6 +228,21 @@ def describe(
     for k in evaluation.pass_at:
         if estimates := [pass_at_k(n, c, k=k) for n, c in passed if n >= k]:
             metrics |= _with_interval(pass_metric(k), estimates, share_interval)
+    return {prefix + name.removeprefix("heldout_"): value for name, value in metrics.items()}
+
+
+def describe_judge(
+    rewards: Sequence[Sequence[float]], evaluation: PpoEvaluationConfig, prefix: str = "heldout_"
+) -> dict[str, float]:
+    """Describe what a judge says: its mean over the prompts with its interval.
+
+    Args:
+        rewards: see `describe`.
+        evaluation: not used; a judge's values need not have those of a reward that passes.
+        prefix: replaces `heldout_` in the names.
+    """
+    del evaluation
+    metrics = _with_interval(JUDGE_REWARD, [fmean(each) for each in rewards], mean_interval)
     return {prefix + name.removeprefix("heldout_"): value for name, value in metrics.items()}
 
 

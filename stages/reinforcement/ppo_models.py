@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,12 +10,11 @@ from functools import partial
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from stages.configs.placement_config import ApartScoringConfig
 from stages.configs.ppo_config import PpoConfig
 from stages.configs.sampling_config import RolloutConfig
 from stages.configs.training_config import BaseOptimizerConfig
 from stages.contract import Cluster, Inputs
-from stages.reinforcement.all_ranks import RewardOfAllRanks, RewardOfFirstRank, open_engine_of_ranks
+from stages.reinforcement.all_ranks import open_engine_of_ranks
 from stages.reinforcement.experience import Estimation, TokenFunction, TokenFunctions
 from stages.reinforcement.first_models import load_critic, load_reference
 from stages.reinforcement.groups import GroupCollector
@@ -30,25 +28,23 @@ from stages.reinforcement.learners import (
     logprobs_without_adapter,
     policy_logprobs,
 )
+from stages.reinforcement.open_rewards import open_judge, open_reward
 from stages.reinforcement.pretraining_mix import PretrainingMix, load_pretraining_mix
 from stages.reinforcement.reward_shaper import RewardShaper
-from stages.sampling.rewards import RewardModelUse, build_reward
 from stages.sampling.rollouts import load_prompts, open_engine
 from stages.training.checkpointing import Part
 from stages.training.engines import best_device, make_engine, on_device
 from training_core.algorithms.corrections import CORRECTIONS
 from training_core.algorithms.estimators import ADVANTAGES
 from training_core.algorithms.kl import KL_ESTIMATORS
+from training_core.data.chat import pad_id
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.ema import WeightAverage
 from training_core.engine.protocol import TrainEngine
 from training_core.models import hub
 from training_core.models.language_model import LanguageModel
 from training_core.models.offloading import FrozenWeights
-from training_core.rewards.reward import Reward
 from training_core.rollout.engine import Policy, RolloutEngine
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -126,8 +122,13 @@ class PpoModels:
         if self.policy.average is not None:
             parts["average"] = self.policy.average
         if self.evaluation is not None:
-            parts["best"] = self.evaluation.best
+            parts |= self.evaluation.parts
         return parts
+
+    @property
+    def ends_at(self) -> int | None:
+        """The round after which the training ends early; None: it goes on."""
+        return None if self.evaluation is None else self.evaluation.ends_at
 
 
 def load_ppo_models(
@@ -152,17 +153,13 @@ def load_ppo_models(
     """
     device = best_device()
     reference = load_reference(config, inputs)
-    reward = open_reward(config, inputs, dist_info, cluster)
+    open_one_reward = partial(open_reward, config, inputs, dist_info, cluster)
+    reward = open_one_reward(config.reward)
     tokenizer = hub.load_tokenizer(inputs["policy"])
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options)
     policy = on_device(policy, config.engine) if config.ema_decay is None else policy.to(device)
-    critic = None
-    if config.advantage.needs_critic:
-        model = on_device(load_critic(config, inputs, tokenizer), config.engine)
-        engine = _engine(model, config.critic_optimizer, config, dist_info)
-        critic = Learner(engine, dist_info=dist_info)
-    resting = None if reference is None else _held(reference, config, dist_info)
+    critic = _critic(config, inputs, tokenizer, dist_info)
     average = None if config.ema_decay is None else WeightAverage(policy, config.ema_decay)
     prompts = load_prompts(config.prompts, tokenizer, config.rollouts)
     held_out = load_held_out(config, tokenizer)
@@ -173,6 +170,8 @@ def load_ppo_models(
     rollout_engine = open_engine_of_ranks(open_one, config.rollouts, dist_info)
     policy_engine = _engine(policy, config.policy_optimizer, config, dist_info)
     shared = config.rollouts.temperature, config.micro_batch_tokens, dist_info
+    functions = _functions(config, policy_engine, critic, reference, dist_info)
+    judge = open_judge(config, open_one_reward, functions, pad_id(tokenizer), device)
     return PpoModels(
         tokenizer=tokenizer,
         policy=Learner(policy_engine, average, dist_info),
@@ -183,12 +182,22 @@ def load_ppo_models(
         shaper=RewardShaper(config),
         kl_control=KlControl(config),
         logprobs=policy_logprobs(policy_engine, *shared),
-        functions=_functions(config, policy_engine, critic, resting, dist_info),
+        functions=functions,
         estimation=estimation_of(config),
         mix=load_pretraining_mix(config, tokenizer),
-        evaluation=held_out and HeldOutEvaluation(config, held_out, rollout_engine, reward),
+        evaluation=held_out and HeldOutEvaluation(config, held_out, rollout_engine, reward, judge),
         device=device,
     )
+
+
+def _critic(
+    config: PpoConfig, inputs: Inputs, tokenizer: PreTrainedTokenizerBase, dist_info: DistInfo
+) -> Learner | None:
+    if not config.advantage.needs_critic:
+        return None
+    model = on_device(load_critic(config, inputs, tokenizer), config.engine)
+    engine = _engine(model, config.critic_optimizer, config, dist_info)
+    return Learner(engine, dist_info=dist_info)
 
 
 def _engine(
@@ -204,29 +213,11 @@ def _held(reference: LanguageModel, config: PpoConfig, dist_info: DistInfo) -> F
     return FrozenWeights(reference, best_device(), offload=frozen.offload, divided_by=divided_by)
 
 
-def open_reward(
-    config: PpoConfig, inputs: Inputs, dist_info: DistInfo, cluster: Cluster | None
-) -> Reward:
-    """Build the reward, here or on the cluster, and return one that all ranks use together."""
-    is_apart = isinstance(config.scoring, ApartScoringConfig)
-    ranks = SINGLE_PROCESS if is_apart and cluster is not None else dist_info
-    use = RewardModelUse(config.micro_batch_tokens, config.frozen_models, ranks)
-    build = partial(build_reward, config.reward, inputs, use)
-    if isinstance(config.scoring, ApartScoringConfig):
-        if cluster is not None:
-            reward = cluster.reward(config.scoring, build) if dist_info.is_first else None
-            return RewardOfFirstRank(reward, dist_info)
-        log.warning("without a Ray job, rewards that are apart are computed by the workers")
-    if dist_info.is_single_process:
-        return build()
-    return RewardOfAllRanks(build(), dist_info, needs_all_ranks=config.frozen_models.shard)
-
-
 def _functions(
     config: PpoConfig,
     policy: TrainEngine,
     critic: Learner | None,
-    reference: FrozenWeights | None,
+    reference: LanguageModel | None,
     dist_info: DistInfo,
 ) -> TokenFunctions:
     temperature = config.rollouts.temperature
@@ -234,7 +225,8 @@ def _functions(
     recomputes, bootstraps = config.old_logprobs == "trainer", config.unfinished == "bootstrap"
     of_reference = None
     if reference is not None:
-        of_reference = at_work(reference, policy_logprobs(reference, temperature, *shared))
+        resting = _held(reference, config, dist_info)
+        of_reference = at_work(resting, policy_logprobs(resting, temperature, *shared))
     elif config.kl_coef:
         of_reference = logprobs_without_adapter(policy, temperature, *shared)
     return TokenFunctions(

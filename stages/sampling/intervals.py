@@ -16,15 +16,16 @@ LEVEL = 0.025
 """Level of each end, i.e. both ends hold with 95 %."""
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
     """Return the t interval of a mean: mean ± t(n - 1) * s / sqrt(n); None for a single value.
 
     Args:
         values: one per prompt, of any size.
+        level: of each end.
     """
     if len(values) == 1:
         return None
-    half = float(stdtrit(len(values) - 1, 1 - LEVEL)) * stdev(values) / len(values) ** 0.5
+    half = float(stdtrit(len(values) - 1, 1 - level)) * stdev(values) / len(values) ** 0.5
     return fmean(values) - half, fmean(values) + half
 
 

@@ -37,6 +37,7 @@ def render(story: Lifecycle) -> str:
             lineage_plot=plots.lineage_plot(story.steps),
             curve_plot=plots.curve_plot,
             frontier_plot=round_plots.frontier_plot,
+            checkpoints_plot=round_plots.checkpoints_plot,
             true_reward_plot=lambda step: _true_reward_plot(story, step),
             histograms=lambda step: _histograms(story, step),
             facts=_facts(story),

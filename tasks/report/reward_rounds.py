@@ -14,6 +14,25 @@ from stages.runtime.manifest import Manifest
 
 
 @dataclass(frozen=True)
+class JudgedCheckpoint:
+    """The policy after so many rounds, evaluated on held-out prompts by reward and judge.
+
+    Attributes:
+        done: number of rounds.
+        distance: square root of the KL to the reference; None without a reference.
+        reward: mean of the reward that is optimised.
+        judge: mean of the judge's reward.
+        ends: of the judge's 95 % interval; None for a single prompt.
+    """
+
+    done: int
+    distance: float | None
+    reward: float
+    judge: float
+    ends: tuple[float, float] | None
+
+
+@dataclass(frozen=True)
 class RewardRounds:
     """The rounds of a stage that samples its own responses and measures their reward.
 
@@ -25,6 +44,8 @@ class RewardRounds:
         parts: value by round of each part of the reward that is measured by itself, by its label.
         kept: the round whose policy became the artifact.
         parent: key of the stage that made the policy with which it began.
+        checkpoints: the policies that the stage evaluated with a judge of its own.
+        parted: the round after which reward and judge had parted; None if they never did.
     """
 
     optimised: str
@@ -34,6 +55,8 @@ class RewardRounds:
     parts: Mapping[str, Mapping[int, float]]
     kept: int
     parent: str
+    checkpoints: tuple[JudgedCheckpoint, ...] = ()
+    parted: int | None = None
 
     @property
     def frontier(self) -> list[tuple[float, float]]:
@@ -47,11 +70,12 @@ def read_reward_rounds(manifest: Manifest, metrics_jsonl: Path) -> RewardRounds 
     stage, config = manifest.stage, manifest.config
     if not {"reward", "kl"} <= find_stage(stage).curves.keys():
         return None
-    lines = [(line["step"], line["metrics"]) for line in read_jsonl(metrics_jsonl)]
-    lines = [(step, found) for step, found in lines if _finite(found, f"{stage}/reward")]
+    every = [(line["step"], line["metrics"]) for line in read_jsonl(metrics_jsonl)]
+    lines = [(step, found) for step, found in every if _finite(found, f"{stage}/reward")]
     if not lines:
         return None
     kl, kept = f"{stage}/kl", manifest.metrics.get("exported_step")
+    parted = manifest.metrics.get("parted_step")
     return RewardRounds(
         optimised=", ".join(dict.fromkeys(_names(config.get("reward", {})))),
         numbers=tuple(step for step, _ in lines),
@@ -63,7 +87,25 @@ def read_reward_rounds(manifest: Manifest, metrics_jsonl: Path) -> RewardRounds 
         parts=_parts(lines, f"{stage}/component_"),
         kept=lines[-1][0] if kept is None else int(kept),
         parent=manifest.parents.get("policy", ""),
+        checkpoints=tuple(_judged(every, f"{stage}/heldout_")),
+        parted=None if parted is None else int(parted),
     )
+
+
+def _judged(
+    lines: Sequence[tuple[int, Mapping[str, Any]]], prefix: str
+) -> Iterator[JudgedCheckpoint]:
+    kl, reward, judge = (f"{prefix}{name}" for name in ("kl", "reward", "judge_reward"))
+    for step, found in lines:
+        if _finite(found, reward) and _finite(found, judge):
+            low, high = f"{judge}_low", f"{judge}_high"
+            yield JudgedCheckpoint(
+                done=step,
+                distance=math.sqrt(max(found[kl], 0.0)) if _finite(found, kl) else None,
+                reward=float(found[reward]),
+                judge=float(found[judge]),
+                ends=(found[low], found[high]) if _finite(found, low) else None,
+            )
 
 
 def _parts(

@@ -16,6 +16,7 @@ from tasks.report.svg import ACCENT, MUTED, WARM, canvas, inline, name_axes, tic
 
 WIDTH, HEIGHT = 330, 220  # points
 JUDGE = "mean reward of the judge"
+KL_AXIS = "square root of the KL to the reference"
 
 
 def frontier_plot(rounds: RewardRounds, step: str) -> Markup | None:
@@ -35,7 +36,7 @@ def frontier_plot(rounds: RewardRounds, step: str) -> Markup | None:
     at, place = (xs[-1], ys[-1]), (-6, 7)
     style = {"textcoords": "offset points", "ha": "right", "color": MUTED, "size": 10}
     axes.annotate("last round", at, place, **style)
-    name_axes(axes, "square root of the KL to the reference", "mean training reward")
+    name_axes(axes, KL_AXIS, "mean training reward")
     axes.margins(x=0.05, y=0.15)
     tidy(axes)
     ends = f"from {shown(ys[0])} at {shown(xs[0])} to {shown(ys[-1])} at {shown(xs[-1])}"
@@ -71,8 +72,7 @@ def true_reward_plot(
     name_axes(axes, "round", "reward that was optimised")
     axes.yaxis.label.set_color(ACCENT)
     tidy(axes)
-    other = axes.twinx()
-    other.set_frame_on(False)
+    other = _axis_of_the_judge(axes)
     if part:
         _line(other, list(part), list(part.values()), WARM)
     other.errorbar(
@@ -85,14 +85,60 @@ def true_reward_plot(
         markersize=6,
         capsize=4,
     )
+    ends = ", ".join(f"{shown(reward)} at round {at}" for at, reward, _ in judged)
+    start, end = shown(rounds.rewards[0]), shown(rounds.rewards[-1])
+    return inline(figure, f"{step}: optimised reward from {start} to {end}; {JUDGE} {ends}")
+
+
+def checkpoints_plot(rounds: RewardRounds, step: str) -> Markup | None:
+    """Draw the optimised reward of the evaluated policies, and on its own axis the judge's.
+
+    The horizontal axis is the square root of the KL, or the round where that was not measured.
+
+    Args:
+        rounds: of the step.
+        step: its name.
+
+    Returns:
+        None if the step has no judge of its own.
+    """
+    found = rounds.checkpoints
+    if not found:
+        return None
+    distances = [each.distance for each in found if each.distance is not None]
+    by_kl = len(distances) == len(found)
+    xs = distances if by_kl else [float(each.done) for each in found]
+    figure, axes = canvas(WIDTH, HEIGHT)
+    axes.plot(xs, [each.reward for each in found], marker="o", markersize=4, color=ACCENT)
+    name_axes(axes, KL_AXIS if by_kl else "round", "held-out reward, optimised")
+    axes.yaxis.label.set_color(ACCENT)
+    tidy(axes)
+    other = _axis_of_the_judge(axes)
+    judged = [each.judge for each in found]
+    ends = [each.ends or (each.judge, each.judge) for each in found]
+    errors = [[j - low for j, (low, _) in zip(judged, ends, strict=True)]]
+    errors.append([high - j for j, (_, high) in zip(judged, ends, strict=True)])
+    other.errorbar(xs, judged, yerr=errors, fmt="o-", markersize=4, capsize=3, color=WARM)
+    marks = {rounds.kept: "kept", rounds.parted: "parted"}
+    for x, each in zip(xs, found, strict=True):
+        if each.done in marks:
+            axes.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+            style = {"xycoords": ("data", "axes fraction"), "color": MUTED, "size": 10}
+            axes.annotate(f" {marks[each.done]}", (x, 0.02), **style)
+    alt = ", ".join(f"{shown(e.reward)} and {shown(e.judge)} after {e.done}" for e in found)
+    return inline(figure, f"{step}: held-out reward and the judge's by rounds: {alt}")
+
+
+def _axis_of_the_judge(axes: Axes) -> Axes:
+    """Return an axis on the right for what the judge says."""
+    other = axes.twinx()
+    other.set_frame_on(False)
     other.set_ylabel(JUDGE, color=WARM, size=10)
     other.margins(y=0.2)
     other.tick_params(colors=MUTED, labelsize=10, length=0, pad=4)
     other.yaxis.set_major_locator(MaxNLocator(4))
     other.yaxis.set_major_formatter(tick)
-    ends = ", ".join(f"{shown(reward)} at round {at}" for at, reward, _ in judged)
-    start, end = shown(rounds.rewards[0]), shown(rounds.rewards[-1])
-    return inline(figure, f"{step}: optimised reward from {start} to {end}; {JUDGE} {ends}")
+    return other
 
 
 def _line(axes: Axes, xs: Sequence[int], ys: Sequence[float], colour: str) -> None:

@@ -79,7 +79,8 @@ def run(start, directory, *, stop_after=None, earlier=(), reward="tea", **change
     config = PpoConfig.model_validate({**plain, **changes})
     metrics = {}
     try:
-        metrics = dict(ppo.run(config, {"policy": start / "policy"}, context).metrics)
+        inputs = {"policy": start / "policy", "reference": start / "policy"}
+        metrics = dict(ppo.run(config, inputs, context).metrics)
     except StoppedError:
         assert stop_after is not None
     return metrics, read_jsonl(attempt.metrics)

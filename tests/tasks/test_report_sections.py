@@ -95,6 +95,33 @@ def test_what_cannot_be_compared_is_said_to_be_unavailable(store):
     assert "not available: the KL to a reference was not measured" in text
 
 
+@pytest.mark.parametrize("parted", [None, 2.0])
+def test_the_evaluated_checkpoints_show_reward_and_judge_and_where_they_parted(store, parted):
+    judged = [(0.1, 0.5), (0.4, 0.8), (0.9, 0.2)]
+    names = ("reward", "judge_reward", "judge_reward_low", "judge_reward_high", "kl")
+    curve = [
+        {
+            f"ppo/heldout_{name}": v
+            for name, v in zip(names, (r, j, j - 0.1, j + 0.1, k), strict=True)
+        }
+        | {"ppo/reward": r}
+        for k, (r, j) in enumerate(judged)
+    ]
+    metrics = {"exported_step": 2.0, **({"parted_step": 3.0} if parted else {})}
+    ppo = finish(store, "ppo", "ppo", curve=curve, metrics=metrics)
+
+    html = render(tell(store, [ppo]))
+
+    (figure,) = figures(html, "ppo: held-out reward and the judge")
+    assert figure.endswith(
+        "0.100 and 0.500 after 1, 0.400 and 0.800 after 2, 0.900 and 0.200 after 3"
+    )
+    text = text_of(html)
+    assert ("Over-optimisation : after round 3 the reward" in text) == bool(parted)
+    assert ("They did not part" in text) == (not parted)
+    assert "The policy after round 2 was kept." in text
+
+
 def test_axes_have_names_with_units(store):
     html = render(tell(store, lifecycle_in(store)))
 
