@@ -95,9 +95,15 @@ class Context:
 
 @dataclass(frozen=True)
 class Result:
-    """Numbers that describe the artifact, which the stage wrote into `context.artifact_dir`."""
+    """Numbers that describe the artifact, which the stage wrote into `context.artifact_dir`.
+
+    Attributes:
+        metrics: of the artifact.
+        sampled_tokens: how long all responses were that the stage sampled to make it.
+    """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
+    sampled_tokens: int = 0
 
 
 Inputs = Mapping[str, Path]

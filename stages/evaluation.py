@@ -10,6 +10,7 @@ from stages.contract import Context, Inputs, Result
 from stages.datasets.configured import prompts_without
 from stages.files import write_json, write_jsonl
 from stages.sampling.judging import Judged, judge_policies
+from stages.sampling.scored_groups import sampled_tokens
 from stages.sampling.win_rate import compare, describe
 from training_core.types import ScoredRollout
 
@@ -42,7 +43,10 @@ def run(config: EvaluationConfig, inputs: Inputs, context: Context) -> Result:
     write_jsonl(context.artifact_dir / "samples.jsonl", [row for rows in samples for row in rows])
     shared = {f"baseline_{k}": v for k, v in summary["baseline"].items() if k in BASELINE_METRICS}
     metrics = {**summary["policy"], **shared}
-    return Result({name: value for name, value in metrics.items() if value is not None})
+    return Result(
+        {name: value for name, value in metrics.items() if value is not None},
+        sampled_tokens=sampled_tokens(policy.scored for policy in judged.values()),
+    )
 
 
 def _against(baseline: Judged, policy: Judged, num_prompts: int) -> dict[str, float]:

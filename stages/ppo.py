@@ -19,4 +19,4 @@ def run(config: PpoConfig, inputs: Inputs, context: Context) -> Result:
     input policy (`heldout_reward_before`, …), `exported_step` and `best_step`, and the
     `heldout_tokens` of all evaluations.
     """
-    return Result(train(config, inputs, context))
+    return train(config, inputs, context)

@@ -8,7 +8,7 @@ from typing import Any
 from stages.configs.preference_pairs_config import PreferencePairsConfig
 from stages.contract import Context, Inputs, Result
 from stages.files import write_jsonl
-from stages.sampling.scored_groups import sample_and_score, usable
+from stages.sampling.scored_groups import sample_and_score, sampled_tokens, usable
 from stages.sampling.selection import ScoredPair, widest_pairs, without_repeats
 from training_core.errors import DataError
 from training_core.rewards.reward import component_means
@@ -51,7 +51,7 @@ def run(config: PreferencePairsConfig, inputs: Inputs, context: Context) -> Resu
         "mean_margin": fmean(row["margin"] for row in rows),
         **component_means([s for group in groups for s in group]),
     }
-    return Result(metrics)
+    return Result(metrics, sampled_tokens=sampled_tokens(groups))
 
 
 def _content(pair: ScoredPair) -> tuple[str, str, str]:

@@ -10,7 +10,7 @@ from statistics import fmean
 from stages.configs.rejection_sampling_config import RejectionSamplingConfig
 from stages.contract import Context, Inputs, Result
 from stages.files import write_jsonl
-from stages.sampling.scored_groups import sample_and_score, usable
+from stages.sampling.scored_groups import sample_and_score, sampled_tokens, usable
 from stages.sampling.selection import SELECTIONS, without_repeats
 from training_core.errors import DataError
 from training_core.rewards.reward import component_means
@@ -53,4 +53,4 @@ def run(config: RejectionSamplingConfig, inputs: Inputs, context: Context) -> Re
         "best_reward": fmean(s.reward for s in kept),
         **component_means([s for group in groups for s in group]),
     }
-    return Result(metrics)
+    return Result(metrics, sampled_tokens=sampled_tokens(groups))

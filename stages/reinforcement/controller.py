@@ -18,7 +18,7 @@ from typing import Any
 from stages.canaries.running import keeps_earlier_results
 from stages.configs.ppo_config import PpoConfig
 from stages.configs.training_config import DeepSpeedEngineConfig
-from stages.contract import Context, Inputs
+from stages.contract import Context, Inputs, Result
 from stages.files import read_jsonl
 from stages.reinforcement.best_policy import evaluate_policy, held_out_summary, load_exported
 from stages.reinforcement.experience import EvaluatedRollouts, evaluate, make_experience
@@ -45,11 +45,11 @@ SECONDS = ("sync_seconds", "sample_seconds", "experience_seconds", "update_secon
 FINAL_METRICS = ("reward", "kl", "response_tokens")
 
 
-def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, float]:
+def train(config: PpoConfig, inputs: Inputs, context: Context) -> Result:
     """Train the policy and save it as the artifact.
 
     Returns:
-        The final metrics; see `stages.ppo.run`.
+        The final metrics, see `stages.ppo.run`, and the number of sampled tokens.
     """
     if isinstance(config.engine, DeepSpeedEngineConfig):
         size = config.engine.tensor_parallel_size
@@ -93,12 +93,14 @@ def train(config: PpoConfig, inputs: Inputs, context: Context) -> dict[str, floa
         models.policy.average.write_to(models.policy.model)
     save_model(models.policy.model, models.tokenizer, context)
     if not ranks.is_first:
-        return {}
+        return Result()
     curve = read_jsonl(context.attempt.metrics)
     held_out = {}
     if config.evaluation is not None:
         held_out = held_out_summary(curve, config.evaluation, exported)
-    return {**_summary(curve, last), **held_out}
+    in_rounds = sum(line["metrics"].get("ppo/sampled_tokens", 0) for line in curve)
+    sampled_tokens = int(in_rounds + held_out.get("heldout_tokens", 0))
+    return Result({**_summary(curve, last), **held_out}, sampled_tokens)
 
 
 def play_round(
@@ -199,7 +201,8 @@ def _update(
     limits = config.micro_batch_tokens, ranks.data_world_size
     batches = [cut(experience, rows, *limits) for rows in minibatches]
     first_step = number * config.updates_per_step * config.epochs_per_step
-    metrics: dict[str, float] = {}
+    tokens = experience.batch.num_tokens * config.epochs_per_step
+    metrics: dict[str, float] = {"tokens": float(tokens)}
     if number >= config.critic_warmup_steps:
         objective = policy_objective_of(config, models.kl_control.in_loss)
         mixed = models.mix.beside(batches, first_step) if models.mix else batches

@@ -54,25 +54,31 @@ class GroupCollector:
         """Return the groups of the next round, sampled with the engine's current weights."""
         wanted, dynamic = self._config.prompts_per_step, self._config.dynamic_sampling
         kept, self._surplus = self._surplus, []
-        dropped, unscored, tries = 0, 0, 0
+        dropped, unscored, tries, tokens = 0, 0, 0, 0
         while len(kept) < wanted and tries < (dynamic.max_tries if dynamic else 1):
             missing = wanted - len(kept)
-            groups, failed = self._sample(
+            groups, failed, sampled = self._sample(
                 math.ceil(missing * (dynamic.oversample if dynamic else 1))
             )
             teaching = [group for group in groups if self._teaches(group)]
             kept += teaching
             dropped += len(groups) - len(teaching)
             unscored += failed
+            tokens += sampled
             tries += 1
         self._surplus = kept[wanted:]
         metrics = {"unscored": float(unscored), "dropped_groups": float(dropped)}
+        metrics["sampled_tokens"] = float(tokens)
         if dynamic:
             metrics |= {"tries": float(tries), "surplus_groups": float(len(self._surplus))}
         return Collected(kept[:wanted], metrics)
 
-    def _sample(self, num_prompts: int) -> tuple[list[RolloutGroup], int]:
-        """Sample and score groups; return them and the number of responses without a reward."""
+    def _sample(self, num_prompts: int) -> tuple[list[RolloutGroup], int, int]:
+        """Sample and score groups.
+
+        Returns:
+            The groups; the number of responses without a reward, and of all sampled tokens.
+        """
         config = self._config
         positions = range(self._next_prompt, self._next_prompt + num_prompts)
         indices = indices_between(len(self._prompts), positions, seed=config.seed)
@@ -100,7 +106,8 @@ class GroupCollector:
             )
             for i in range(len(sampled))
         ]
-        return groups, len(rollouts) - len(scored)
+        tokens = sum(len(rollout.response_ids) for rollout in rollouts)
+        return groups, len(rollouts) - len(scored), tokens
 
     def _teaches(self, group: RolloutGroup) -> bool:
         """Whether the advantages can use a group, and dynamic sampling keeps it."""

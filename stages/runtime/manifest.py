@@ -61,7 +61,7 @@ class Manifest(BaseModel):
         canaries: results of the checks before the first step; empty for a stage without them.
         contract: what the model expects of those who use it; empty for data.
         environment: versions of packages, the host and the Ray job.
-        cost: wall-clock seconds and reserved hardware.
+        cost: wall-clock seconds, reserved hardware, and tokens.
         finished_at: Unix time.
     """
 

@@ -12,6 +12,7 @@ from stages.configs.block import StageConfig
 from stages.configs.placement_config import cpus_apart, reserved_gpus
 from stages.configs.stage_record import ArtifactKind, StageRecord
 from stages.contract import Result
+from stages.files import read_jsonl
 from stages.runtime.machine_facts import environment_facts
 from stages.runtime.manifest import Manifest, record_files
 from stages.runtime.store import Request
@@ -61,9 +62,17 @@ def draft_manifest(
             "seconds": seconds,
             "cpu_seconds": seconds * (workers * resources.num_cpus + cpus_apart(config)),
             "gpu_seconds": seconds * reserved_gpus(config),
+            "trained_tokens": _trained_tokens(request.stage, attempt),
+            "sampled_tokens": float(result.sampled_tokens),
         },
         finished_at=time.time(),
     )
+
+
+def _trained_tokens(stage: str, attempt: Attempt) -> float:
+    """Add up the tokens of all optimizer steps; the curve has those of earlier attempts, too."""
+    curve = read_jsonl(attempt.metrics) if attempt.metrics.exists() else []
+    return float(sum(line["metrics"].get(f"{stage}/tokens", 0) for line in curve))
 
 
 def _contract(attempt: Attempt, spec: StageRecord) -> dict[str, str]:

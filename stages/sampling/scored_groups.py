@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 
 from stages.configs.sampling_config import GroupSamplingConfig
@@ -59,6 +59,11 @@ def sample_and_score(
     for item in scored:
         by_prompt.setdefault(item.rollout.prompt.id, []).append(item)
     return list(by_prompt.values())
+
+
+def sampled_tokens(groups: Iterable[Iterable[ScoredRollout]]) -> int:
+    """Return how many tokens the responses of all groups have."""
+    return sum(len(s.rollout.response_ids) for group in groups for s in group)
 
 
 def usable(group: Sequence[ScoredRollout], *, keep_unfinished: bool) -> list[ScoredRollout]:

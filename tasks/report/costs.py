@@ -1,4 +1,4 @@
-"""What the steps took: time on the clock, and time of the devices that they reserved."""
+"""What the steps took: time on the clock, time of the devices that they reserved, and tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tasks.formatting import shown
 from tasks.report.lifecycle import Step
 
-PARTS = ("seconds", "cpu_seconds", "gpu_seconds")
+PARTS = ("seconds", "cpu_seconds", "gpu_seconds", "trained_tokens", "sampled_tokens")
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,15 @@ class Cost:
         seconds: on the clock.
         cpu_seconds: seconds on the clock times reserved CPU cores.
         gpu_seconds: seconds on the clock times reserved GPUs.
+        trained_tokens: of the sequences of all optimizer steps, without padding.
+        sampled_tokens: tokens of all sampled responses.
     """
 
     seconds: float
     cpu_seconds: float
     gpu_seconds: float
+    trained_tokens: float
+    sampled_tokens: float
 
     @property
     def devices(self) -> str:

@@ -122,7 +122,7 @@ def typed(lifecycle: Lifecycle, command: str) -> Iterator[FlowRun]:
         printed = (PRINTED_ID.search(line) for line in shell.stdout)
         found = next(filter(None, printed))
         if "--watch" not in command:
-            assert shell.wait(timeout=60) == 0
+            assert shell.wait(timeout=300) == 0
         yield lifecycle.client.read_flow_run(UUID(found[1]))
         lifecycle.client.delete_flow_run(UUID(found[1]))
     finally:

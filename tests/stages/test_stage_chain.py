@@ -168,6 +168,24 @@ def test_evaluation_judges_every_policy_by_the_true_reward_on_the_same_prompts(c
     assert chain["evaluation"].metrics["mean_reward"] == summary["policy"]["mean_reward"]
 
 
+def test_the_cost_of_a_step_has_its_tokens(chain):
+    costs = {name: manifest.cost for name, manifest in chain.steps.items()}
+    tokenizer = hub.load_tokenizer(chain.dir("sft"))
+    rows = demonstrations(CafeDataConfig(size=400))
+    examples = encode_demonstrations(tokenizer, rows, max_tokens=64)
+    assert costs["sft"]["trained_tokens"] == 6 * sum(len(example) for example in examples)
+    assert costs["sft"]["sampled_tokens"] == costs["evaluation"]["trained_tokens"] == 0
+    summary = json.loads((chain.dir("evaluation") / "summary.json").read_text())
+    judged = [numbers["response_tokens"] * 32 for numbers in summary.values()]
+    assert costs["evaluation"]["sampled_tokens"] == pytest.approx(sum(judged))
+    rounds, group = [c["metrics"] for c in chain.curves("ppo")], chain["ppo"].config["group_size"]
+    sampled = sum(found["ppo/response_tokens"] * 8 * group for found in rounds)
+    assert costs["ppo"]["sampled_tokens"] == pytest.approx(sampled)
+    assert costs["ppo"]["trained_tokens"] > sampled  # prompts, too, and every epoch
+    kept = read_jsonl(chain.dir("rejection_sampling") / "data.jsonl")
+    assert costs["rejection_sampling"]["sampled_tokens"] > len(kept) > 0
+
+
 def test_every_manifest_names_its_parents_and_its_files(chain):
     for manifest in chain.steps.values():
         chain.store.verify(manifest)

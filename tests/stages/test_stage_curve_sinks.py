@@ -138,7 +138,7 @@ def test_a_stage_with_both_still_saves_when_it_is_asked_to_stop(store: Store, wr
     process = StageProcess(request)
     wait_for_step(process, request.parent, 5)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 143
+    assert process.wait(timeout=300) == 143
     told = json.loads(request.with_name("error.json").read_text())
     assert told["kind"] == "StoppedError"
     lines = read_jsonl(request.parent / "metrics.jsonl")

@@ -78,14 +78,14 @@ def spoiled(store: Store, write_request: Callable[..., Path], **changes) -> Path
 
 def test_a_bad_config_exits_20_and_says_what_is_wrong(store, write_request):
     path = spoiled(store, write_request, config={**SFT, "training": {"learning_rat": 1}})
-    assert type_it(path).wait(timeout=60) == 20
+    assert type_it(path).wait(timeout=300) == 20
     assert error_of(path)["kind"] == "ConfigError"
     assert "training.learning_rat: unknown key" in error_of(path)["message"]
 
 
 def test_an_unknown_stage_exits_20_and_names_the_nearest(store, write_request):
     path = spoiled(store, write_request, stage="stf")
-    assert type_it(path).wait(timeout=60) == 20
+    assert type_it(path).wait(timeout=300) == 20
     assert error_of(path) == {
         "code": 20,
         "kind": "ConfigError",
@@ -159,7 +159,7 @@ def killed(tmp_path_factory, write_request, run_here) -> Killed:
     process = StageProcess(second)
     wait_for_step(process, second.parent, 60)
     process.send_signal(signal.SIGTERM)
-    codes["a2 terminated"] = process.wait(timeout=60)
+    codes["a2 terminated"] = process.wait(timeout=300)
     saved["a2"] = complete_checkpoints([second.parent / "checkpoints"])[0].step
     codes["a2 again"] = run_here(second)
     undisturbed = write_request(peaceful, "sft", SFT)
@@ -240,7 +240,7 @@ def test_a_full_disk_under_the_artifact_exits_40_and_publishes_nothing(store, wr
     request = write_request(store, "sft", NO_SAVES)
     process = type_it(request)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (32 * 1024,) * 2)  # the weights have 50
-    assert process.wait(timeout=60) == 40
+    assert process.wait(timeout=300) == 40
     assert error_of(request)["kind"] == "StorageFullError"
     assert store.manifests() == []
 

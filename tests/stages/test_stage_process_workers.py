@@ -79,12 +79,12 @@ def stopped(request, tmp_path_factory, write_request, forking):
     process = StageProcess(path, **forking)
     wait_for_step(process, path.parent, 25)
     process.send_signal(signal.SIGTERM)
-    code = process.wait(timeout=60)
+    code = process.wait(timeout=300)
     told = json.loads(path.with_name("error.json").read_text())
     log = (path.parent / "log-rank1.txt").read_text()
     steps = [c.step for c in complete_checkpoints([path.parent / "checkpoints"])]
     path = write_request(store, "sft", config)
-    finished = StageProcess(path).wait(timeout=60)
+    finished = StageProcess(path).wait(timeout=300)
     return {
         "code": code, "told": told, "log": log, "steps": steps, "finished": finished,
         "request": path,
@@ -177,7 +177,7 @@ def test_a_killed_worker_takes_the_others_with_it(store, write_request):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) == 2
     os.kill(int(children[1]), signal.SIGKILL)
-    assert process.wait(timeout=60) == 128 + signal.SIGKILL
+    assert process.wait(timeout=300) == 128 + signal.SIGKILL
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert store.manifests() == []
 

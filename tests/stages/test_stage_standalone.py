@@ -85,7 +85,7 @@ def test_what_was_stopped_goes_on_when_it_is_typed_again(tmp_path):
     process = StageProcess("sft", config, "--out", stopped)
     wait_for_step(process, stopped, 25)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 143
+    assert process.wait(timeout=300) == 143
     assert json.loads((stopped / "error.json").read_text())["kind"] == "StoppedError"
     before = json.loads((stopped / "progress.json").read_text())["done"]
 

@@ -222,7 +222,8 @@ def test_the_page_says_what_differs_in_the_config(store: Store, compared, expect
 def test_a_cost_is_time_times_devices_and_reuse_is_saved(store):
     hour = {"seconds": 3600.0, "cpu_seconds": 57600.0, "gpu_seconds": 28800.0}
     sft = finish(store, "sft", "sft", cost=hour)  # is reused
-    dpo = finish(store, "dpo_1", "dpo", cost={"seconds": 60.0, "cpu_seconds": 60.0})
+    minute = {"seconds": 60.0, "cpu_seconds": 60.0, "trained_tokens": 51200.0}
+    dpo = finish(store, "dpo_1", "dpo", cost=minute)
 
     story = tell(store, [sft, dpo])
     text = text_of(render(story))
@@ -233,7 +234,7 @@ def test_a_cost_is_time_times_devices_and_reuse_is_saved(store):
     ]
     assert total(story.steps, is_reused=True).gpu_seconds == 28800
     assert "SFT saved 1 h 00 min 8 GPUs and 16 CPU cores 16 h 00 min 8 h 00 min" in text
-    assert "Spent by this run 1 min 00 s 1 min 00 s 0 s" in text
+    assert "Spent by this run 1 min 00 s 1 min 00 s 0 s 51,200 0" in text
     assert "Saved by reuse 1 h 00 min 16 h 00 min 8 h 00 min" in text
 
 
