@@ -112,6 +112,11 @@ def _loss_memory(one: ArgumentParser) -> None:
     one.add_argument("--only", help="for internal use: measure one implementation")
 
 
+def _orchestration(one: ArgumentParser) -> None:
+    one.add_argument("--steps", type=int, nargs="+", default=[5, 50, 500])
+    one.add_argument("--repeats", type=int, default=3)
+
+
 def _registry(one: ArgumentParser) -> None:
     one.add_argument("--versions", type=int, nargs="+", default=[100, 10_000])
     one.add_argument("--repeats", type=int, default=5)
@@ -182,6 +187,7 @@ ARGUMENTS: Mapping[str, Callable[[ArgumentParser], None]] = {
     "learning": _learning,
     "lifecycle": _lifecycle,
     "loss_memory": _loss_memory,
+    "orchestration": _orchestration,
     "registry": _registry,
     "rl_learning": _rl_learning,
     "rollouts": _rollouts,
