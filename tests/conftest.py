@@ -38,13 +38,14 @@ DEMO = ("tests/lifecycle/test_demo.py", "tests/lifecycle/test_documented_command
 
 
 class Schedule(LoadFileScheduling):
-    """A file is one piece of work, and so are the files of `DEMO`.
+    """A file is one piece of work, and so is all that uses the services of the demo.
 
-    A lifecycle leaves a third of two cores idle; the other tests run in it.
+    Runs at the same time would wait for one another's CPU cores on the demo's Ray, and would move
+    one another's champion. A lifecycle leaves a third of two cores idle; the other tests run in it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "demo" if nodeid.startswith(DEMO) else super()._split_scope(nodeid)
+        return "demo" if nodeid.startswith(LIFECYCLE) else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -54,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Schedule:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The demo first, then what takes long, then what needs the finished demo, then the rest."""
+    """The demo first, then what needs it, then what takes long, then the rest."""
     is_long = {i.path for i in items if any(map(i.get_closest_marker, ("services", "slow")))}
     items.sort(key=lambda item: _place(item, is_long))
     for item in items:
@@ -66,8 +67,8 @@ def _place(item: pytest.Item, is_long: set[Path]) -> int:
     if item.nodeid.startswith(DEMO):
         return 0
     if item.nodeid.startswith(LIFECYCLE):
-        return 2
-    return 1 if item.path in is_long else 3
+        return 1
+    return 2 if item.path in is_long else 3
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

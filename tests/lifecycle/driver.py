@@ -24,8 +24,10 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Cancelling, Scheduled
 
+from stages.attempt import Attempt
 from stages.runtime.manifest import Manifest
 from stages.runtime.store import Store
+from tasks.run_steps import steps_of_run
 from tests.lifecycle.finished_demo import FinishedDemo
 
 QUICK_ROLLOUTS = {"rollouts": {"engine": "transformers"}}
@@ -144,9 +146,15 @@ class Lifecycle:
             lines += [entry.message for entry in page]
         return "\n".join(lines)
 
-    def attempts(self, stage: str) -> set[Path]:
-        """Attempt directories of all keys of a stage."""
-        return set((self.store.root / "stages" / stage).glob("*/attempts/a[0-9]*"))
+    def attempt(self, run_id: UUID, step: str, name: str = "a1") -> Attempt:
+        """An attempt at a step of a run, once its process beats."""
+
+        def find() -> Attempt | None:
+            found = steps_of_run(self.store, str(run_id)).get(step)
+            attempt = found and self.store.attempt(found.stage, found.key, name)
+            return attempt if attempt and attempt.heartbeat.exists() else None
+
+        return self.until(find)
 
     def manifest_of(self, run_id: UUID, step: str) -> Manifest:
         """Manifest of a step, by the key that the run's summary names."""

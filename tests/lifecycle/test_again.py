@@ -12,10 +12,14 @@ from uuid import UUID
 
 import pytest
 
+from stages.files import read_jsonl
 from tests.lifecycle.driver import FEW_JUDGED, QUICK_ROLLOUTS, Lifecycle
 from tests.lifecycle.finished_demo import RATCHET
 
 pytestmark = pytest.mark.lifecycle
+
+STEPS = 60
+"""Of PPO; it must last until a killed flow has come back."""
 
 BEFORE_PPO = [
     "sft",
@@ -25,16 +29,6 @@ BEFORE_PPO = [
     "preference_pairs_1",
     "dpo_1",
 ]
-
-
-def running_attempt(lifecycle: Lifecycle, stage: str, known: set[Path]) -> Path:
-    """The new attempt at `stage`, once its process beats."""
-
-    def find() -> Path | None:
-        new = lifecycle.attempts(stage) - known
-        return next((a for a in new if (a / "heartbeat.json").exists()), None)
-
-    return lifecycle.until(find)
 
 
 def test_a_second_run_finds_every_stage_done(lifecycle: Lifecycle, demo_run: UUID) -> None:
@@ -77,19 +71,18 @@ def ratchet(lifecycle: Lifecycle, *arguments: str) -> subprocess.CompletedProces
 def test_another_kl_coef_reruns_ppo_only_and_a_killed_flow_and_a_killed_ppo_go_on(
     lifecycle: Lifecycle,
 ) -> None:
-    known = lifecycle.attempts("ppo")
-    overrides = {"ppo": {"kl_coef": 0.1, "steps": 20}, **FEW_JUDGED}
+    overrides = {"ppo": {"kl_coef": 0.1, "steps": STEPS}, **FEW_JUDGED}
     run_id = lifecycle.start("full-rlhf/tiny", overrides=overrides)
-    attempt = running_attempt(lifecycle, "ppo", known)
+    attempt = lifecycle.attempt(run_id, "ppo")
 
     pid = lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).infrastructure_pid)
     os.kill(int(str(pid).rsplit(":", 1)[-1]), signal.SIGKILL)
     lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
     lifecycle.until(lambda: "attached to job ppo-" in lifecycle.log(run_id))  # while it runs
-    assert lifecycle.attempts("ppo") - known == {attempt}
+    assert [*attempt.directory.parent.glob("a[0-9]*")] == [attempt.directory]
 
-    lifecycle.until(lambda: any((attempt / "checkpoints").glob("step-*/COMPLETE")))
-    os.kill(json.loads((attempt / "heartbeat.json").read_text())["pid"], signal.SIGKILL)
+    lifecycle.until(lambda: any(attempt.directory.glob("checkpoints/step-*/COMPLETE")))
+    os.kill(json.loads(attempt.heartbeat.read_text())["pid"], signal.SIGKILL)
     run = lifecycle.wait(run_id)
     assert run.state_name == "Completed"
     steps = lifecycle.steps(run_id)
@@ -99,11 +92,8 @@ def test_another_kl_coef_reruns_ppo_only_and_a_killed_flow_and_a_killed_ppo_go_o
     resumed = re.search(r"resumed at step (\d+) from", lifecycle.log(run_id))
     assert resumed, "the log must say where it went on"
     assert int(resumed.group(1)) >= 5
-    second = attempt.with_name("a2")
-    curve = [
-        json.loads(line)["step"] for line in (second / "metrics.jsonl").read_text().splitlines()
-    ]
-    assert curve == list(range(1, 21))
+    second = lifecycle.attempt(run_id, "ppo", "a2")
+    assert [line["step"] for line in read_jsonl(second.metrics)] == [*range(1, STEPS + 1)]
     assert lifecycle.manifest_of(run_id, "ppo").attempt == "a2"
 
 

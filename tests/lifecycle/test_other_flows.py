@@ -10,7 +10,6 @@ from mlflow import MlflowClient
 
 from flows.config.presets import load_config
 from flows.recipe.round_id import with_round
-from stages.attempt import Attempt
 from stages.runtime.ray_cluster import JobStatus, RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
@@ -102,36 +101,33 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_at_its_budget_and_when
             overrides={"reward_model": stage, "budget": budget},
         )
 
-    known = lifecycle.attempts("reward_model")
-    assert lifecycle.wait(start(seed=5, epochs=1)).state_name == "Completed"
-    (attempt,) = lifecycle.attempts("reward_model") - known
-    assert "rank 1 of 2" in (attempt / "log-rank1.txt").read_text()
-    made = lifecycle.store.find("reward_model", attempt.parents[1].name)
+    done = lifecycle.wait(start(seed=5, epochs=1))
+    assert done.state_name == "Completed"
+    attempt = lifecycle.attempt(done.id, "reward_model")
+    assert "rank 1 of 2" in (attempt.directory / "log-rank1.txt").read_text()
+    made = lifecycle.store.find("reward_model", attempt.key)
     assert made is not None
     assert made.metrics["heldout_accuracy"] > 0.6
 
-    known |= {attempt}
     stopped = lifecycle.wait(start(seed=6, epochs=100, hours=15 / 3600))
     assert stopped.state_name == "Failed"
     assert lifecycle.says(stopped.id, "(budget.hours), found")
-    (attempt,) = lifecycle.attempts("reward_model") - known
-    assert any((attempt / "checkpoints").glob("step-*/COMPLETE"))
+    attempt = lifecycle.attempt(stopped.id, "reward_model")
+    assert any(attempt.directory.glob("checkpoints/step-*/COMPLETE"))
 
     run_id = start(seed=6, epochs=100)
-    known |= {attempt}
-    attempt = lifecycle.until(lambda: next(iter(lifecycle.attempts("reward_model") - known), None))
-    lifecycle.until((attempt / "log.txt").exists)
-    lifecycle.until(lambda: "resumed at step" in (attempt / "log.txt").read_text())
-    lifecycle.until((attempt / "progress.json").exists)
+    attempt = lifecycle.attempt(run_id, "reward_model", "a2")
+    lifecycle.until(attempt.log.exists)
+    lifecycle.until(lambda: "resumed at step" in attempt.log.read_text())
+    lifecycle.until(attempt.progress.exists)
     lifecycle.cancel(run_id)
     assert lifecycle.wait(run_id).state_name == "Cancelled"
     cluster = RayCluster(lifecycle.environment["RAY_ADDRESS"])
-    key, job = Attempt(attempt).key, Attempt(attempt).job_id
-    lifecycle.until(lambda: not cluster.info(job).status.is_live)
-    assert cluster.info(job).status in (JobStatus.STOPPED, JobStatus.FAILED)
-    assert lifecycle.store.find("reward_model", key) is None
-    assert json.loads((attempt / "error.json").read_text())["kind"] == "StoppedError"
-    assert any((attempt / "checkpoints").glob("step-*/COMPLETE"))
+    lifecycle.until(lambda: not cluster.info(attempt.job_id).status.is_live)
+    assert cluster.info(attempt.job_id).status in (JobStatus.STOPPED, JobStatus.FAILED)
+    assert lifecycle.store.find("reward_model", attempt.key) is None
+    assert json.loads(attempt.error.read_text())["kind"] == "StoppedError"
+    assert any(attempt.directory.glob("checkpoints/step-*/COMPLETE"))
 
 
 def test_a_worse_policy_is_not_promoted_and_the_champion_stays(lifecycle: Lifecycle) -> None:
