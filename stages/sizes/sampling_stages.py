@@ -158,7 +158,10 @@ def _gathers_all(config: PpoConfig) -> bool:
 def _frozen_models_of_ppo(config: PpoConfig, decoder: Decoder) -> FrozenModels:
     uses: dict[str, ModelUse] = {}
     if isinstance(config.scoring, InlineScoringConfig):
-        uses |= _reward_model(config, decoder, config.frozen_models.load_options())
+        options = config.frozen_models.load_options()
+        uses |= _reward_model(config, decoder, options)
+        if _has_model(_judge(config)):
+            uses["judge"] = _use(config, decoder, options, head="score")
     if config.kl_coef and config.model.lora is None:
         options = config.model.untrained().load_options(seed=config.seed)
         uses["reference"] = _use(config, decoder, options)
@@ -219,7 +222,8 @@ def _ppo_work(config: PpoConfig, decoder: Decoder) -> Work:
         experience += score
         updates += flops.training(decoder, sequence, "score")
     held_out = _held_out_rows(config)
-    of_evaluation = held_out * (forward + score * _has_model(config.reward))
+    scored = _has_model(config.reward) + _has_model(_judge(config))
+    of_evaluation = held_out * (forward + score * scored)
     return Work(
         tokens_per_step=float((rows + held_out) * rollouts.max_tokens),
         flops_per_step=rows * (experience + config.epochs_per_step * updates) + of_evaluation,
@@ -248,7 +252,13 @@ def _use(
     return ModelUse(decoder, head, options, optimizer=optimizer, is_on_gpu=is_on_gpu)
 
 
-def _has_model(reward: BaseModel) -> bool:
+def _judge(config: PpoConfig) -> BaseModel | None:
+    """Return the reward that watches for over-optimisation."""
+    evaluation = config.evaluation
+    return evaluation and evaluation.judge and evaluation.judge.reward
+
+
+def _has_model(reward: BaseModel | None) -> bool:
     """Whether a reward model is on the GPU; that of a service is elsewhere."""
     kinds = (RewardModelRewardConfig, ExternalRewardModelRewardConfig)
     return any(isinstance(part, kinds) for part in rewards_in(reward))

@@ -95,6 +95,11 @@ def test_held_out_responses_are_sampled_and_scored_beside_the_rounds():
     assert work.tokens_per_step == without.tokens_per_step + 2 * 64
     more = (FORWARD + LOGITS * 63 / 64) + FORWARD  # sampling and reward
     assert work.flops_per_step == pytest.approx(without.flops_per_step + 2 * more)
+    model = {"name": "external_reward_model", "model": {"name": "hub", "repo": "a/judge"}}
+    evaluation["judge"] = {"reward": model}
+    judged = size_of(PpoConfig(**plain, resources=GPU, evaluation=evaluation), EIGHT_B)
+    assert judged.work.flops_per_step == pytest.approx(work.flops_per_step + 2 * FORWARD)
+    assert judged.roles["judge"].total == judged.roles["reward_model"].total > 0
 
 
 def test_ppo_holds_its_models_in_single_precision_on_one_gpu():
