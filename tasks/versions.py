@@ -6,12 +6,11 @@ Contains the rules of the registry but does not import MLflow, so that importing
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
+from stages.configs.dotted_fields import texts_of
 from stages.runtime.manifest import FileRecord, Manifest
 from stages.runtime.stage_key import digest_of_file
 from stages.runtime.store import Store
@@ -134,7 +134,7 @@ def params_of(manifest: Manifest) -> dict[str, str]:
     """
     return {
         re.sub(r"[^\w./ -]", "_", key)[:KEY_LENGTH]: value[:PARAM_LENGTH]
-        for key, value in _flatten(manifest.config)
+        for key, value in texts_of(manifest.config).items()
     }
 
 
@@ -182,14 +182,6 @@ def _check_same(loaded: Path, stored: Path, record: FileRecord) -> None:
             f"{loaded}: expected sha256 {record.sha256}, found {found}; "
             f"delete {loaded.parent} and run `ratchet resync`"
         )
-
-
-def _flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        elif value not in (None, "", []):
-            yield prefix + str(key), value if isinstance(value, str) else json.dumps(value)
 
 
 def _has(path: Path, size: int) -> bool:

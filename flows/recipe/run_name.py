@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -12,6 +12,8 @@ from pathlib import Path
 import prefect
 from coolname.data import config as word_lists
 from prefect.runtime import flow_run
+
+from stages.configs.dotted_fields import dotted_fields
 
 MAX_CHANGES, MAX_LENGTH = 3, 120
 
@@ -43,7 +45,10 @@ def name_from(*fields: str) -> Callable[[], str]:
 
 def describe(parameters: Mapping[str, object], fields: tuple[str, ...]) -> str:
     """Return a name made of the given fields, the changes of the preset and the forced steps."""
-    changes = [f"{key}={_text(value)}" for key, value in _flat(parameters.get("overrides"))]
+    overrides = parameters.get("overrides")
+    fields_of_form = dotted_fields(overrides) if isinstance(overrides, Mapping) else ()
+    # {} is what a form sends for a block that was opened and left empty
+    changes = [f"{key}={_text(value)}" for key, value in fields_of_form if value != {}]
     changes += _lines(parameters.get("changes"))
     shown = changes[:MAX_CHANGES]
     if len(changes) > MAX_CHANGES:
@@ -83,14 +88,6 @@ def _stars() -> frozenset[str]:
     texts = (script.read_text(encoding="utf-8") for script in scripts)
     lists = (found[1] for text in texts for found in _LIST_OF_STARS.finditer(text))
     return frozenset(word for words in lists for word in words.split(".") if word)
-
-
-def _flat(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    elif prefix and value != {}:  # what a form sends for a block that was opened and left empty
-        yield prefix, value
 
 
 def _lines(value: object) -> list[str]:

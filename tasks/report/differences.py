@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from stages.configs.dotted_fields import texts_of
 
 ABSENT = "not set"
 
@@ -30,12 +31,13 @@ def differences(
 ) -> tuple[Difference, ...]:
     """Return the fields of `now` and of other configs that do not all have one value.
 
+    A field without a value counts as absent.
+
     Args:
         now: the config of this run.
         others: configs of other runs, by a title.
     """
-    mine = dict(_flat(now))
-    theirs = [dict(_flat(config)) for config in others.values()]
+    mine, theirs = texts_of(now), [texts_of(config) for config in others.values()]
     fields = dict.fromkeys(field for config in (mine, *theirs) for field in config)
     found = (
         Difference(
@@ -44,12 +46,3 @@ def differences(
         for field in fields
     )
     return tuple(each for each in found if {each.now} != {each.now, *each.others})
-
-
-def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (dotted field, value as text); a field without a value counts as absent."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    elif value not in (None, []):
-        yield prefix, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -24,7 +24,7 @@ SHORTER = {
 }
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_stories_grow_happier_by_a_lexicon_that_the_reward_model_never_saw(
     shared_data: Path, tmp_path: Path
 ) -> None:
