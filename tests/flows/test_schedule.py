@@ -16,7 +16,7 @@ from flows.recipe.round_id import SCHEDULED
 from flows.recipe.schedule import later_due
 from tests.flows.waiting import wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 
 @flow

@@ -31,7 +31,7 @@ from flows.local_services.processes import family_of, start, stop
 from flows.local_services.state import ServiceRecord, load_records
 from tests.flows.waiting import wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 
 @flow
