@@ -15,7 +15,7 @@ from stages.runtime import forked_stage
 from stages.runtime.exit_codes import ExitCode
 from stages.runtime.forked_stage import FOLDER_VARIABLE, PER_PROCESS, fork_stage
 from stages.runtime.worker_processes import rank_environment
-from tests.stages.fork_servers import ROOT, ForkServers, wait_until_gone
+from tests.stages.fork_servers import ROOT, ForkServers, wait_until, wait_until_gone
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +35,7 @@ def test_a_server_ends_when_a_file_that_it_imported_changes(servers, tmp_path):
     request.write_text("{}")
     process = servers.type_it(request, folder=copy)
     assert "expected a request" in process.communicate()[0]
+    wait_until(lambda: len(servers.processes()) == 1)  # who has watched the stage leaves last
     (server,) = servers.processes()
     source = copy / "stages/runtime/requests.py"
     source.write_text(source.read_text().replace("expected a request", "wanted a request"))
