@@ -107,6 +107,7 @@ def test_groups_whose_mean_is_out_of_range_are_replaced():
     assert collected.groups == []
     assert collected.metrics == {
         "unscored": 0.0, "dropped_groups": 12.0, "tries": 3.0, "surplus_groups": 0.0,
+        "sampled_tokens": 48.0,  # 12 groups of 2 responses of 2 tokens
     }  # fmt: skip
 
 
