@@ -36,10 +36,9 @@ SHOWN = 80
 """Characters of a prompt in an error message."""
 Interval = Callable[[Sequence[float]], tuple[float, float] | None]
 RewardsByPrompt = Mapping[str, Sequence[float]]
-"""RewardsByPrompt of the scored responses of each prompt, by the prompt's id."""
-RewardDescription = Callable[
-    [Sequence[Sequence[float]], PpoEvaluationConfig, str], dict[str, float]
-]
+"""Rewards of the scored responses of each prompt, by the prompt's id."""
+RewardDescription = Callable[[Sequence[Sequence[float]], str], dict[str, float]]
+"""(rewards of each prompt, prefix of the names) -> metrics."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,9 @@ class HeldOutEvaluation:
         )
         rollouts = [rollout for group in groups for rollout in group]
         rewards = self._rewards(self._reward, rollouts)
-        metrics = self._described(rewards, describe)
+        metrics = self._described(
+            rewards, lambda found, prefix: describe(found, self._evaluation, prefix)
+        )
         if self._judge is not None:
             metrics |= self._judged(self._judge, rollouts, rewards, done)
         return {**metrics, "heldout_tokens": float(sum(len(r.response_ids) for r in rollouts))}
@@ -188,13 +189,13 @@ class HeldOutEvaluation:
         self, rewards: RewardsByPrompt, describe_one: RewardDescription
     ) -> dict[str, float]:
         """Describe the rewards of all datasets together, and of each if there are several."""
-        labels, evaluation = self._held_out.labels, self._evaluation
-        metrics = describe_one([*rewards.values()], evaluation, "heldout_") if rewards else {}
-        if len(evaluation.prompts) == 1:
+        labels = self._held_out.labels
+        metrics = describe_one([*rewards.values()], "heldout_") if rewards else {}
+        if len(self._evaluation.prompts) == 1:
             return metrics
         for label in dict.fromkeys(labels[id_] for id_ in rewards):
             found = [each for id_, each in rewards.items() if labels[id_] == label]
-            metrics |= describe_one(found, evaluation, f"heldout_{label}_")
+            metrics |= describe_one(found, f"heldout_{label}_")
         return metrics
 
     def _judged(
@@ -231,17 +232,8 @@ def describe(
     return {prefix + name.removeprefix("heldout_"): value for name, value in metrics.items()}
 
 
-def describe_judge(
-    rewards: Sequence[Sequence[float]], evaluation: PpoEvaluationConfig, prefix: str = "heldout_"
-) -> dict[str, float]:
-    """Describe what a judge says: its mean over the prompts with its interval.
-
-    Args:
-        rewards: see `describe`.
-        evaluation: not used; a judge's values need not have those of a reward that passes.
-        prefix: replaces `heldout_` in the names.
-    """
-    del evaluation
+def describe_judge(rewards: Sequence[Sequence[float]], prefix: str) -> dict[str, float]:
+    """Describe what a judge says: its mean over the prompts with its interval; see `describe`."""
     metrics = _with_interval(JUDGE_REWARD, [fmean(each) for each in rewards], mean_interval)
     return {prefix + name.removeprefix("heldout_"): value for name, value in metrics.items()}
 
