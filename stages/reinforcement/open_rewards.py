@@ -27,47 +27,52 @@ Distance = Callable[[Sequence[Rollout]], float]
 
 
 def open_reward(
-    config: PpoConfig,
-    inputs: Inputs,
-    dist_info: DistInfo,
-    cluster: Cluster | None,
-    wanted: RewardConfig,
+    config: PpoConfig, inputs: Inputs, dist_info: DistInfo, cluster: Cluster | None
 ) -> Reward:
-    """Build a reward, here or on the cluster, and return one that all ranks use together."""
-    is_apart = isinstance(config.scoring, ApartScoringConfig)
-    ranks = SINGLE_PROCESS if is_apart and cluster is not None else dist_info
-    use = RewardModelUse(config.micro_batch_tokens, config.frozen_models, ranks)
-    build = partial(build_reward, wanted, inputs, use)
-    if isinstance(config.scoring, ApartScoringConfig):
-        if cluster is not None:
-            reward = cluster.reward(config.scoring, build) if dist_info.is_first else None
-            return RewardOfFirstRank(reward, dist_info)
+    """Build the reward, here or on the cluster, and return one that all ranks use together."""
+    if not isinstance(config.scoring, ApartScoringConfig):
+        return _reward_of_workers(config.reward, config, inputs, dist_info)
+    if cluster is None:
         log.warning("without a Ray job, rewards that are apart are computed by the workers")
-    if dist_info.is_single_process:
-        return build()
-    return RewardOfAllRanks(build(), dist_info, needs_all_ranks=config.frozen_models.shard)
+        return _reward_of_workers(config.reward, config, inputs, dist_info)
+    build = partial(build_reward, config.reward, inputs, _use(config, SINGLE_PROCESS))
+    reward = cluster.reward(config.scoring, build) if dist_info.is_first else None
+    return RewardOfFirstRank(reward, dist_info)
 
 
 def open_judge(
     config: PpoConfig,
-    open_one: Callable[[RewardConfig], Reward],
-    functions: TokenFunctions,
-    pad_id: int,
-    device: torch.device,
+    inputs: Inputs,
+    dist_info: DistInfo,
+    distance: Distance | None,
 ) -> HeldOutJudge | None:
     """Open what watches for over-optimisation; None if the config has no judge.
 
+    The workers compute it, wherever the reward is: nothing is reserved for a second one.
+
     Args:
         config: of the stage.
-        open_one: opens a reward.
-        functions: have the log-probabilities of the reference, if there is one.
-        pad_id: id of the padding token.
-        device: of the trained models.
+        inputs: what the judge may need.
+        dist_info: this process.
+        distance: measures how far the policy is from its reference; None if nothing can.
     """
     if config.evaluation is None or config.evaluation.judge is None:
         return None
-    distance = distance_to_reference(config, functions, pad_id, device)
-    return HeldOutJudge(open_one(config.evaluation.judge.reward), distance)
+    reward = _reward_of_workers(config.evaluation.judge.reward, config, inputs, dist_info)
+    return HeldOutJudge(reward, distance)
+
+
+def _reward_of_workers(
+    wanted: RewardConfig, config: PpoConfig, inputs: Inputs, dist_info: DistInfo
+) -> Reward:
+    reward = build_reward(wanted, inputs, _use(config, dist_info))
+    if dist_info.is_single_process:
+        return reward
+    return RewardOfAllRanks(reward, dist_info, needs_all_ranks=config.frozen_models.shard)
+
+
+def _use(config: PpoConfig, ranks: DistInfo) -> RewardModelUse:
+    return RewardModelUse(config.micro_batch_tokens, config.frozen_models, ranks)
 
 
 def distance_to_reference(

@@ -28,7 +28,7 @@ from stages.reinforcement.learners import (
     logprobs_without_adapter,
     policy_logprobs,
 )
-from stages.reinforcement.open_rewards import open_judge, open_reward
+from stages.reinforcement.open_rewards import distance_to_reference, open_judge, open_reward
 from stages.reinforcement.pretraining_mix import PretrainingMix, load_pretraining_mix
 from stages.reinforcement.reward_shaper import RewardShaper
 from stages.sampling.rollouts import load_prompts, open_engine
@@ -153,8 +153,7 @@ def load_ppo_models(
     """
     device = best_device()
     reference = load_reference(config, inputs)
-    open_one_reward = partial(open_reward, config, inputs, dist_info, cluster)
-    reward = open_one_reward(config.reward)
+    reward = open_reward(config, inputs, dist_info, cluster)
     tokenizer = hub.load_tokenizer(inputs["policy"])
     options = config.model.load_options(seed=config.seed)
     policy = hub.load_policy(inputs["policy"], options=options)
@@ -171,7 +170,8 @@ def load_ppo_models(
     policy_engine = _engine(policy, config.policy_optimizer, config, dist_info)
     shared = config.rollouts.temperature, config.micro_batch_tokens, dist_info
     functions = _functions(config, policy_engine, critic, reference, dist_info)
-    judge = open_judge(config, open_one_reward, functions, pad_id(tokenizer), device)
+    distance = distance_to_reference(config, functions, pad_id(tokenizer), device)
+    judge = open_judge(config, inputs, dist_info, distance)
     return PpoModels(
         tokenizer=tokenizer,
         policy=Learner(policy_engine, average, dist_info),
