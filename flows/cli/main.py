@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from flows.cli.model_commands import app as model_app
 from flows.cli.new_command import app as new_app
 from flows.cli.promotion_commands import app as promotion_app
+from flows.cli.quick_imports import quick_imports
 from flows.cli.run_commands import app as run_app
 from flows.cli.shared_options import (
     ChangesArgument,
@@ -177,8 +178,9 @@ def preflight(
     ] = None,
 ) -> None:
     """Rehearse every step with tiny models and 32 rows on CPUs. Exit code 0 if all were done."""
-    from flows.cli.preflight import preflight as rehearse
-    from flows.config.presets import parse_assignments
+    with quick_imports():
+        from flows.cli.preflight import preflight as rehearse
+        from flows.config.presets import parse_assignments
 
     changes = parse_assignments(assignments or [])
     raise typer.Exit(0 if rehearse(preset, flow, changes, max_workers=max_workers) else 1)
@@ -202,8 +204,9 @@ def data_check(
 
     Exit code 1 if a problem would stop a step.
     """
-    from flows.cli.check_data import check_data
-    from flows.config.presets import parse_assignments
+    with quick_imports():
+        from flows.cli.check_data import check_data
+        from flows.config.presets import parse_assignments
 
     is_fine = check_data(
         preset,

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from flows.cli.quick_imports import quick_imports
 from flows.cli.shared_options import (
     ColumnsOption,
     HostOption,
@@ -111,8 +112,9 @@ def generate(
     chat_template: TemplateOption = None,
 ) -> None:
     """Write responses of a model to a file of prompts. Run it again after an interruption."""
-    from flows.cli.generate import GenerateOptions
-    from flows.cli.generate import generate as generate_responses
+    with quick_imports():
+        from flows.cli.generate import GenerateOptions
+        from flows.cli.generate import generate as generate_responses
 
     rollouts = {
         "temperature": temperature,
@@ -142,7 +144,8 @@ def chat(
     dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
     """Talk to a model in the terminal, or to two side by side. Lines from a pipe are answered."""
-    from flows.cli.talk import chat as talk
+    with quick_imports():
+        from flows.cli.talk import chat as talk
 
     rollouts = {
         "temperature": temperature,
@@ -178,8 +181,9 @@ def score(
     dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
     """Score responses or pairs with a reward model. Run it again after an interruption."""
-    from flows.cli.score import score as score_rows
-    from flows.config.presets import parse_assignments
+    with quick_imports():
+        from flows.cli.score import score as score_rows
+        from flows.config.presets import parse_assignments
 
     columns, fields = columns_of(column or []), parse_assignments(reward or [])
     score_rows(model, data, out, columns=columns, reward=fields, raw=raw, dtype=dtype.value)
@@ -193,7 +197,8 @@ def export(
     max_shard_size: ShardOption = "5GB",
 ) -> None:
     """Write a model as a clean directory; an adapter is merged into its base model."""
-    from flows.cli.export import export as export_to
+    with quick_imports():
+        from flows.cli.export import export as export_to
 
     chosen = None if dtype is None else dtype.value
     export_to(model, directory, dtype=chosen, max_shard_size=max_shard_size)
@@ -214,7 +219,8 @@ def push(
     max_shard_size: ShardOption = "5GB",
 ) -> None:
     """Upload a model with a model card (its lineage, data, metrics and gate) to the hub."""
-    from flows.cli.push import push as push_to
+    with quick_imports():
+        from flows.cli.push import push as push_to
 
     push_to(
         model,
@@ -241,7 +247,8 @@ def serve(
     ] = None,
 ) -> None:
     """Serve a model with OpenAI's interface: /v1/models, chat/completions and completions."""
-    from flows.cli import serve as service
+    with quick_imports():
+        from flows.cli import serve as service
 
     service.serve(
         model,
@@ -265,8 +272,9 @@ def merge(
     ] = False,
 ) -> None:
     """Merge a PEFT adapter into its base model, and write the full model with its tokenizer."""
-    from flows.cli import terminal
-    from training_core.models.merging import merge as merge_adapter
+    with quick_imports():
+        from flows.cli import terminal
+        from training_core.models.merging import merge as merge_adapter
 
     merge_adapter(base, adapter, output, is_reward_model=reward_model)
     terminal.echo(output)
