@@ -1,4 +1,4 @@
-"""Imports of torch and transformers in two thirds of their time, for commands that a person awaits."""
+"""Imports of torch and transformers in two thirds of their time."""
 
 from __future__ import annotations
 
