@@ -17,7 +17,7 @@ from flows.recipe.outline import StepRunner
 from flows.recipe.recipe_parts import begin, dpo_rounds
 from flows.recipe.round_id import scheduled_date
 from flows.recipe.run_name import name_from
-from flows.recipe.schedule import later_round_due
+from flows.recipe.schedule import reason_to_skip
 
 
 @flow(
@@ -51,11 +51,12 @@ def iterative_dpo(
             preset's value. `changes` are applied after them.
 
     Returns:
-        The lifecycle's table and the address of its report; the state `Skipped` for a scheduled run
-        that was missed if a later one is due, too.
+        The lifecycle's table and the address of its report; the state `Skipped`, with the reason,
+        for a scheduled run that was missed, if a later one is due, too, and for one that is due
+        while the candidate of an earlier run waits for a person's approval.
     """
-    if due := later_round_due():
-        return Completed(name="Skipped", message=f"missed; the round of {due:%F %H:%M} is due, too")
+    if reason := reason_to_skip():
+        return Completed(name="Skipped", message=reason)
     this_round = round_id or scheduled_date()
     wanted = with_changes(overrides, changes)
     recipe = open_recipe("iterative-dpo", preset, wanted, force, steps, round_id=this_round)

@@ -6,12 +6,16 @@ import json
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from prefect import Flow
+from prefect import Flow, flow
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import Pause
 from prefect.flow_engine import run_flow
 from prefect.states import Pending
@@ -22,10 +26,12 @@ from flows.config.presets import load_config
 from flows.raft import raft
 from flows.raft import steps as raft_steps
 from flows.recipe.approval import EXPIRY_DEPLOYMENT, is_waiting
+from flows.recipe.schedule import reason_to_skip
 from tasks.connections import Connections, connect
 from tasks.ledger import history
 from tasks.versions import Entry
 from tests.flows.finished import Finisher
+from tests.flows.waiting import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
@@ -164,6 +170,50 @@ def test_an_answer_that_nobody_gives_in_time_holds_the_candidate(
     late = run_flow(answer_approval, flow_run=client.read_flow_run(planned.id), return_type="state")
     assert late.name == "Skipped"
     assert len(waiting.entries()) == 1
+
+
+@flow
+def round_of_a_schedule(preset: str) -> str:
+    """Asks what a scheduled round asks before its first step."""
+    del preset
+    return reason_to_skip() or "it begins"
+
+
+def test_a_scheduled_round_is_skipped_while_a_candidate_waits(
+    waiting: Waiting, client: SyncPrefectClient, ratchet: Ratchet
+) -> None:
+    deployment = waiting.run.deployment_id
+    assert deployment is not None
+    daily = DeploymentScheduleCreate(
+        schedule=IntervalSchedule(interval=timedelta(days=1)),
+        active=True,
+        parameters={"preset": "tiny"},
+    )
+    client.create_deployment_schedules(deployment, [daily])
+
+    def scheduled() -> list[FlowRun]:
+        of_it = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment]))
+        runs = client.read_flow_runs(flow_run_filter=of_it)
+        return [run for run in runs if run.auto_scheduled]
+
+    wait_until(lambda: len(scheduled()) >= 2)
+    first, second = scheduled()[:2]
+    assert ask_before_its_first_step(client, first) == (
+        f"there is no new champion yet: the candidate of {waiting.lifecycle} waits for an answer "
+        f"(`ratchet approve {str(waiting.id)[:8]}`)"
+    )
+    told = ratchet("approve", waiting.id, "--name", "bo", "--reason", "rude", "--reject")
+    assert told.exit_code == 0, told.output
+    waiting.go_on()
+    assert (
+        ask_before_its_first_step(client, second) == "it begins"
+    )  # from the same champion, with new responses
+
+
+def ask_before_its_first_step(client: SyncPrefectClient, run: FlowRun) -> str:
+    client.set_flow_run_state(run.id, Pending(), force=True)
+    due = client.read_flow_run(run.id)
+    return run_flow(round_of_a_schedule, flow_run=due, parameters=run.parameters)
 
 
 def test_a_run_without_a_deployment_cannot_wait_and_says_so(

@@ -41,8 +41,8 @@ def test_of_missed_runs_only_the_last_is_done(client: SyncPrefectClient) -> None
     runs = missed(now)
     times = [run.expected_start_time for run in runs]
     assert all(SCHEDULED in run.tags for run in runs)  # by which a round gets its date
-    assert [later_due(client, run.id, now) for run in runs[:-1]] == [times[-1]] * (len(runs) - 1)
-    assert later_due(client, runs[-1].id, now) is None
+    assert [later_due(client, run, now) for run in runs[:-1]] == [times[-1]] * (len(runs) - 1)
+    assert later_due(client, runs[-1], now) is None
     by_hand = client.create_flow_run_from_deployment(deployment)
-    assert later_due(client, by_hand.id, now) is None
+    assert later_due(client, by_hand, now) is None
     client.delete_deployment(deployment)
