@@ -1,4 +1,4 @@
-"""What a person does on the pages of Prefect 3.7: the form of a run, Retry, Cancel."""
+"""What a person does on the pages of Prefect 3.7: the form of a run, Retry, Cancel, an approval."""
 
 from __future__ import annotations
 
@@ -86,3 +86,20 @@ class PrefectPages:
         """Press *Cancel* on the page of a run, and confirm."""
         self.page.get_by_role("button", name="Cancel").click()
         self.page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
+
+    def open_approval(self) -> Locator:
+        """Press *Resume* on the page of a run that waits for an answer, and return its form."""
+        self.page.get_by_role("button", name="Resume").click()
+        form = self.page.get_by_role("dialog")
+        self.field("Reason", form).wait_for()
+        return form
+
+    def answer(self, form: Locator, answer: str, name: str, reason: str) -> None:
+        """Fill in the form of an approval, and submit it."""
+        choices = self.field("Answer", form).locator(".p-select-button__control")
+        choices.press("ArrowDown")  # opens them; an automated click does not
+        self.page.get_by_role("option", name=answer).click()
+        self.field("Your name", form).locator("textarea").fill(name)
+        self.field("Reason", form).locator("textarea").fill(reason)
+        form.get_by_role("button", name="Submit").click()
+        form.wait_for(state="hidden")

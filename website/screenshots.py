@@ -1,7 +1,8 @@
 """The pictures in `docs/images`, taken of the pages after a `ratchet demo`: `make screenshots`.
 
-The services have to run. A run that cannot start is created for the picture of Retry, and deleted
-afterwards. No other run is changed.
+The services have to run. Two runs are created and deleted afterwards: one that cannot start, for
+the picture of Retry, and one whose steps are all reused and which waits for an approval. No other
+run is changed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -25,6 +27,9 @@ from website.prefect_pages import PrefectPages
 
 FOLDER = ROOT / "docs" / "images"
 SIZE: ViewportSize = {"width": 1200, "height": 640}
+TALL: ViewportSize = {"width": 1200, "height": 820}
+"""Of a page with a form above it."""
+
 COLOURS = 96
 """Of a picture's palette: pages have few, and a picture with a palette is a fourth of the size."""
 
@@ -51,14 +56,21 @@ def main() -> None:
         address = str(prefect).removesuffix("/api")
         take(browser, "report.png", lambda page: page.goto(report.as_uri()))
         take(browser, "prefect-form.png", lambda page: show_form(page, address, client))
-        failed = failed_run(client)
+        failed = begin(client, ["ppo.kl_coeff=0.1"], until="Failed")
         take(browser, "prefect-retry.png", lambda page: show_retry(page, address, failed))
         client.delete_flow_run(failed)
+        asking = ["name=picture", "promotion.approval.required=true"]
+        waiting = begin(client, asking, until="Suspended")
+        show = partial(show_approval, address=address, run_id=waiting)
+        take(browser, "prefect-approval.png", show, size=TALL)
+        client.delete_flow_run(waiting)
 
 
-def take(browser: Browser, name: str, show: Callable[[Page], object]) -> None:
+def take(
+    browser: Browser, name: str, show: Callable[[Page], object], size: ViewportSize = SIZE
+) -> None:
     """Open a window, show something in it, and keep a picture of it."""
-    page = browser.new_page(viewport=SIZE, color_scheme="light")
+    page = browser.new_page(viewport=size, color_scheme="light")
     show(page)
     page.wait_for_timeout(SETTLE_MS)
     picture = Image.open(io.BytesIO(page.screenshot()))
@@ -82,15 +94,14 @@ def show_form(page: Page, address: str, client: SyncPrefectClient) -> None:
     pages.add_change("ppo.kl_coef=0.1")
 
 
-def failed_run(client: SyncPrefectClient) -> UUID:
-    """Start a run with a misspelled key, and wait until it has failed."""
+def begin(client: SyncPrefectClient, changes: list[str], until: str) -> UUID:
+    """Start a run with changes, and wait until its state has a name."""
     deployment = client.read_deployment_by_name(DEPLOYMENT)
-    wrong = {"changes": ["ppo.kl_coeff=0.1"]}
-    run = client.create_flow_run_from_deployment(deployment.id, parameters=wrong)
+    run = client.create_flow_run_from_deployment(deployment.id, parameters={"changes": changes})
     deadline = time.monotonic() + WAIT_SECONDS
-    while not ((state := client.read_flow_run(run.id).state) and state.is_final()):
+    while client.read_flow_run(run.id).state_name != until:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the run {run.id} did not end within {WAIT_SECONDS} s")
+            raise TimeoutError(f"the run {run.id} was not {until} within {WAIT_SECONDS} s")
         time.sleep(1)
     return run.id
 
@@ -99,6 +110,13 @@ def show_retry(page: Page, address: str, run_id: UUID) -> None:
     """Show the page of a failed run, with the error among the first lines of its log."""
     page.add_init_script(f"localStorage.setItem({LOG_ORDER[0]!r}, {LOG_ORDER[1]!r})")
     PrefectPages(page, address).open_run(run_id)
+
+
+def show_approval(page: Page, address: str, run_id: UUID) -> None:
+    """Show the form of a run that waits for a person."""
+    pages = PrefectPages(page, address)
+    pages.open_run(run_id)
+    pages.open_approval()
 
 
 if __name__ == "__main__":

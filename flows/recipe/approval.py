@@ -28,7 +28,7 @@ from pydantic import ConfigDict, Field
 
 from stages.runtime.stage_key import digest_of
 from tasks.decisions import ApprovalAnswer, Decision
-from tasks.gate import ApprovalConfig, Verdict, as_table
+from tasks.gate import ApprovalConfig, Verdict, as_list
 from training_core.errors import ConfigError
 
 EXPIRY_DEPLOYMENT = "answer/default"
@@ -64,7 +64,7 @@ def question_of(about: str, evidence: Verdict, report: str) -> str:
         report: address or path of the report; empty if there is none.
     """
     where = f"[The report]({report})" if "://" in report else f"The report: `{report}`"
-    parts = [about, *([where] if report else []), as_table(evidence), ASKED]
+    parts = [about, *([where] if report else []), as_list(evidence), ASKED]
     return "\n\n".join(parts)
 
 

@@ -140,16 +140,29 @@ def judge(
 
 
 def as_table(verdict: Verdict) -> str:
-    """Return the verdict as Markdown, failed checks marked."""
+    """Return the verdict as Markdown with a table of the checks, failed ones marked."""
     rows = [
         f"| {c.name} | {c.expected} | {_shown(c.found)} | {_answer(c)} |" for c in verdict.reasons
     ]
-    attempt = (
-        f"Attempt {verdict.attempt} against this opponent on these prompts: the bound of the win "
-        f"rate has the level {verdict.level:.2g}."
+    head = ["| check | expected | found | passed |", "|---|---|---|---|"]
+    return "\n".join([_summary(verdict), "", *head, *rows])
+
+
+def as_list(verdict: Verdict) -> str:
+    """Return the verdict as Markdown with a list of the checks, for a narrow place."""
+    rows = [
+        f"- {c.name}: expected {c.expected}, found {_shown(c.found)}; passed: {_answer(c)}"
+        for c in verdict.reasons
+    ]
+    return "\n".join([_summary(verdict), "", *rows])
+
+
+def _summary(verdict: Verdict) -> str:
+    return (
+        f"**{verdict.outcome.capitalize()}**: {_counted(verdict)}. Attempt {verdict.attempt} "
+        "against this opponent on these prompts: the bound of the win rate has the level "
+        f"{verdict.level:.2g}."
     )
-    head = [f"**{verdict.outcome.capitalize()}**: {_counted(verdict)}. {attempt}", ""]
-    return "\n".join([*head, "| check | expected | found | passed |", "|---|---|---|---|", *rows])
 
 
 def _counted(verdict: Verdict) -> str:

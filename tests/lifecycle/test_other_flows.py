@@ -109,7 +109,7 @@ def test_ray_places_the_workers_of_a_stage_and_stops_them_at_its_budget_and_when
     assert made is not None
     assert made.metrics["heldout_accuracy"] > 0.6
 
-    stopped = lifecycle.wait(start(seed=6, epochs=100, hours=15 / 3600))
+    stopped = lifecycle.wait(start(seed=6, epochs=100, hours=30 / 3600))
     assert stopped.state_name == "Failed"
     assert lifecycle.says(stopped.id, "(budget.hours), found")
     attempt = lifecycle.attempt(stopped.id, "reward_model")

@@ -1,4 +1,4 @@
-"""What a person does on Prefect's pages, in a real Chromium: the form, Cancel, Retry, artifacts."""
+"""What a person does on Prefect's pages in a real Chromium: form, Cancel, Retry, approval."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from prefect.client.schemas.objects import FlowRun
 
 from flows.full_rlhf import full_rlhf
 from stages.runtime.ray_cluster import RayCluster
+from tasks.ledger import history
+from tasks.registry import Registry
 from tests.lifecycle.driver import QUICK_ROLLOUTS, Lifecycle
 from website.chromium import Complaints
 from website.prefect_pages import PrefectPages
@@ -98,6 +100,30 @@ def test_a_failed_run_tells_why_and_goes_on_by_retry_after_its_cause_is_removed(
     steps = lifecycle.steps(run_id)
     assert steps.pop("evaluation") == "Completed"
     assert set(steps.values()) == {"Reused"}
+    pages.open_run(run_id)
+    expect(pages.page.locator(".page-heading-flow-run .state-badge")).to_have_text("Completed")
+    assert complaints == []
+
+
+def test_a_person_who_approves_on_the_page_makes_the_champion(
+    lifecycle: Lifecycle, pages: PrefectPages, complaints: list[str]
+) -> None:
+    asked = ["name=tiny-asked", "promotion.approval.required=true"]
+    run_id = lifecycle.start(DEPLOYMENT, changes=asked)
+    lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).state_name == "Suspended")
+    lifecycle.until_left(run_id)  # it has no process while it waits
+    registry = Registry(lifecycle.environment["MLFLOW_TRACKING_URI"], lifecycle.store)
+    assert history(registry, "tiny-asked.policy") == []
+
+    pages.open_run(run_id)
+    form = pages.open_approval()
+    expect(form).to_contain_text("has passed the gate against the first policy")
+    expect(form).to_contain_text("win_rate_low")
+    pages.answer(form, "approve", "Ada", "polite, and no longer than before")
+    assert lifecycle.wait(run_id).state_name == "Completed"
+    (entry,) = history(registry, "tiny-asked.policy")
+    assert (entry.verdict, entry.decided_by) == ("promote", "Ada")
+    assert entry.reason == "polite, and no longer than before"
     pages.open_run(run_id)
     expect(pages.page.locator(".page-heading-flow-run .state-badge")).to_have_text("Completed")
     assert complaints == []

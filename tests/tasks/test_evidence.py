@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from stages.runtime.stage_key import semantic_part
-from tasks.gate import GateConfig, Verdict, as_table, judge
+from tasks.gate import GateConfig, Verdict, as_list, as_table, judge
 
 GOOD = {
     "won_prompts": 160.0,
@@ -155,6 +155,16 @@ def test_the_table_says_what_was_expected_and_what_was_found():
         "| reward_gain | > 0 | 0.25 | yes |",
         "| kl_to_reference | <= 5 | not measured | **no** |",
     ]
+
+
+def test_the_list_says_the_same_in_a_narrow_place():
+    verdict = judge(ENOUGH, GateConfig(max_kl=5.0))
+    summary, blank, *rows = as_list(verdict).splitlines()
+
+    assert (summary, blank) == tuple(as_table(verdict).splitlines()[:2])
+    assert "- judged_fraction: expected >= 0.9, found 1; passed: yes" in rows
+    assert "- kl_to_reference: expected <= 5, found not measured; passed: **no**" in rows
+    assert len(rows) == len(verdict.reasons)
 
 
 def test_a_verdict_survives_json():
