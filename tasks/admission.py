@@ -62,5 +62,5 @@ def _bars(bar: AdmissionConfig) -> Iterator[tuple[str, str, float]]:
         what = f"the lower bound of its share of right pairs, where the rule '{rule}' disagrees,"
         yield f"over_rule_{rule}_low", what, CHANCE
     for name in bar.beats_responses:
-        what = f"the lower bound of the share of chosen responses that beat a {name} one"
+        what = f"the lower bound of the share of chosen responses that beat {name} ones"
         yield f"over_{name}_low", what, CHANCE
