@@ -63,8 +63,11 @@ def _settings(home: Path, records: ServiceRecords) -> dict[str, str]:
         # PREFECT_HOME does not apply to results; without these they are written to ~/.prefect.
         "PREFECT_RESULTS_LOCAL_STORAGE_PATH": results,
         "PREFECT_LOCAL_STORAGE_PATH": results,
-        # With the default of five retries, a flow fails after 76 s without a server.
-        "PREFECT_CLIENT_MAX_RETRIES": "20",
+        # The time between two tries doubles: eleven last for an hour and more. With the default of
+        # five retries, a flow fails after 76 s without a server.
+        "PREFECT_CLIENT_MAX_RETRIES": "11",
+        # What a server answers whose PostgreSQL cannot be reached.
+        "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
         # A flow counts as dead after three missing beats; 30 s is the shortest interval in Prefect.
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "2",

@@ -138,7 +138,7 @@ def test_two_runs_of_the_same_keys_at_once_made_each_stage_once(drill: Drill) ->
 def test_of_two_promotions_at_once_one_has_moved_the_champion(drill: Drill) -> None:
     environment = drill.machine.environment()
     registry = Registry(environment["MLFLOW_TRACKING_URI"], drill.machine.store)
-    promoted = [entry for entry in history(registry, "tiny.policy") if entry.verdict == "passed"]
+    promoted = [entry for entry in history(registry, "tiny.policy") if entry.verdict == "promote"]
     assert len(promoted) == 1
 
 
