@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from tests.lifecycle.driver import Lifecycle
 from tests.lifecycle.finished_demo import finished_demo
@@ -20,10 +20,11 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lifecycle]:
     """What `ratchet demo` leaves behind, in a home of its own."""
     demo = finished_demo(tmp_path_factory.mktemp("home"))
     assert demo.code == 0, demo.output[-6000:]
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        temporary_settings({PREFECT_API_URL: demo.environment["PREFECT_API_URL"]}),
-    ):
+    settings = {
+        PREFECT_API_URL: demo.environment["PREFECT_API_URL"],
+        PREFECT_CLIENT_MAX_RETRIES: 7,  # tests kill the server
+    }
+    with pytest.MonkeyPatch.context() as patch, temporary_settings(settings):
         for name in ADDRESSES:
             patch.setenv(name, demo.environment[name])
         with get_client(sync_client=True) as client:

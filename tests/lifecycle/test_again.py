@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from benchmarks.disturbed import Machine
 from stages.files import read_jsonl
-from tests.lifecycle.driver import FEW_JUDGED, QUICK_ROLLOUTS, Lifecycle
+from tests.lifecycle.driver import QUICK_ROLLOUTS, Lifecycle
 from tests.lifecycle.finished_demo import RATCHET
 
 pytestmark = pytest.mark.lifecycle
 
 STEPS = 60
-"""Of PPO; it must last until a killed flow has come back."""
+"""Rounds of PPO in the preset `tiny`."""
 
 BEFORE_PPO = [
     "sft",
@@ -68,33 +67,37 @@ def ratchet(lifecycle: Lifecycle, *arguments: str) -> subprocess.CompletedProces
     )
 
 
-def test_another_kl_coef_reruns_ppo_only_and_a_killed_flow_and_a_killed_ppo_go_on(
-    lifecycle: Lifecycle,
+def test_a_forced_ppo_makes_the_same_bytes_whatever_is_killed_meanwhile(
+    lifecycle: Lifecycle, demo_run: UUID
 ) -> None:
-    overrides = {"ppo": {"kl_coef": 0.1, "steps": STEPS}, **FEW_JUDGED}
-    run_id = lifecycle.start("full-rlhf/tiny", overrides=overrides)
-    attempt = lifecycle.attempt(run_id, "ppo")
+    """A short form of `make chaos`: a flow, a stage, and then every service but Ray."""
+    machine, made = Machine(lifecycle.store.root.parent), lifecycle.manifest_of(demo_run, "ppo")
+    run_id = lifecycle.start("full-rlhf/tiny", force=["ppo"])
+    first = lifecycle.attempt(run_id, "ppo", "a2")
 
-    pid = lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).infrastructure_pid)
-    os.kill(int(str(pid).rsplit(":", 1)[-1]), signal.SIGKILL)
+    assert machine.kill("flow")
     lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
     lifecycle.until(lambda: "attached to job ppo-" in lifecycle.log(run_id))  # while it runs
-    assert [*attempt.directory.parent.glob("a[0-9]*")] == [attempt.directory]
+    following = first.directory.with_name("a3")
+    assert not following.exists()
 
-    lifecycle.until(lambda: any(attempt.directory.glob("checkpoints/step-*/COMPLETE")))
-    os.kill(json.loads(attempt.heartbeat.read_text())["pid"], signal.SIGKILL)
-    run = lifecycle.wait(run_id)
-    assert run.state_name == "Completed"
+    lifecycle.until(lambda: any(first.checkpoints.glob("step-*/COMPLETE")))
+    assert machine.kill("stage")
+    killed = {name: machine.record(name).pid for name in ("prefect", "mlflow", "worker")}
+    assert all(machine.kill(name) for name in killed)
+    assert lifecycle.wait(run_id, seconds=600).state_name == "Completed"
+    lifecycle.until(lambda: all(machine.record(name).pid != pid for name, pid in killed.items()))
+
     steps = lifecycle.steps(run_id)
-    assert {steps[step] for step in BEFORE_PPO} == {"Reused"}
-    assert steps["ppo"] == steps["evaluation"] == "Completed"
-    assert lifecycle.says(run_id, "resumed at step")
-    resumed = re.search(r"resumed at step (\d+) from", lifecycle.log(run_id))
+    assert steps.pop("ppo") == "Completed"
+    assert set(steps.values()) == {"Reused"}  # the evaluation, too: it found the policy it knew
+    resumed = re.search(r"resumed at step (\d+) from", (following / first.log.name).read_text())
     assert resumed, "the log must say where it went on"
     assert int(resumed.group(1)) >= 5
-    second = lifecycle.attempt(run_id, "ppo", "a2")
-    assert [line["step"] for line in read_jsonl(second.metrics)] == [*range(1, STEPS + 1)]
-    assert lifecycle.manifest_of(run_id, "ppo").attempt == "a2"
+    rounds = [line["step"] for line in read_jsonl(following / first.metrics.name)]
+    assert rounds == [*range(1, STEPS + 1)]
+    again = lifecycle.manifest_of(run_id, "ppo")
+    assert (again.attempt, again.digest) == ("a3", made.digest)
 
 
 def test_bad_data_fails_once_with_the_row_and_retry_goes_on_after_it_is_mended(
