@@ -44,6 +44,11 @@ def parser() -> ArgumentParser:
     return found
 
 
+def _at_once(one: ArgumentParser) -> None:
+    one.add_argument("--runs", type=int, default=50)
+    one.add_argument("--worker-limit", type=int, help="default: that of `ratchet up`")
+
+
 def _chaos(one: ArgumentParser) -> None:
     one.add_argument("--seed", type=int, default=0, help="of the choice of processes and moments")
     one.add_argument("--every", type=float, default=12.0, help="mean seconds between two kills")
@@ -85,6 +90,7 @@ def _grpo(one: ArgumentParser) -> None:
     one.add_argument("--group", type=int, default=8, help="responses per prompt")
     one.add_argument("--tokens", type=int, default=96, help="limit of a response")
     one.add_argument("--threads", type=int, default=2)
+    one.add_argument("--no-vllm", action="store_true", help="sample with transformers only")
 
 
 def _leaks(one: ArgumentParser) -> None:
@@ -127,7 +133,7 @@ def _rl_learning(one: ArgumentParser) -> None:
     one.add_argument("tasks", nargs="*", choices=[[], *tasks], help="default: both tasks")
     one.add_argument("--seeds", type=int, nargs="+", default=[0])
     one.add_argument("--sum-rounds", type=int, default=100)
-    one.add_argument("--story-rounds", type=int, default=20)
+    one.add_argument("--story-rounds", type=int, default=40)
     one.add_argument("--store", type=Path, help="default: a temporary folder")
 
 
@@ -178,6 +184,7 @@ def _workers(one: ArgumentParser) -> None:
 
 
 ARGUMENTS: Mapping[str, Callable[[ArgumentParser], None]] = {
+    "at_once": _at_once,
     "chaos": _chaos,
     "controller": _controller,
     "digests": _digests,

@@ -1,14 +1,15 @@
 """Compare GRPO: seconds of a step (rollouts and update) of Ratchet and of TRL's GRPOTrainer.
 
-    python -m benchmarks grpo DATA [--repeats 5] [--steps 6] [--threads 2]
+    python -m benchmarks grpo DATA [--repeats 5] [--steps 6] [--threads 2] [--no-vllm]
 
 DATA is a folder with a small pretrained model and stories. Both libraries start from the same
 weights, in fp32, and do the same: in each step some prompts, a group of responses to each, one
 reward per response (its share of one letter), one optimizer step, no KL penalty. Both sample with
-transformers. The responses are random, so the tables show how long they are. Each library's setting
-that only splits a batch is tried once, and the fastest one is measured. The first step is not
-counted. Prints one Markdown table of medians over repeats, the ratio of each repeat as median
-[smallest, largest], and a second one with the parts of Ratchet's steps.
+transformers; Ratchet also with vLLM, without the start of its engine. The responses are random, so
+the tables show how long they are. Each library's setting that only splits a batch is tried once,
+and the fastest one is measured. The first step is not counted. Prints one Markdown table of medians
+over repeats, with the ratio to TRL in each repeat as median [smallest, largest], and another one
+with the parts of Ratchet's steps.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import logging
 import os
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 import torch
 
@@ -86,11 +88,13 @@ class Task:
     config: PpoConfig
     folder: Path
 
-    def run(self, budget: int) -> Measured:
-        """Run the stage `ppo` with micro-batches of so many tokens."""
+    def run(self, budget: int, engine: str = "transformers") -> Measured:
+        """Run the stage `ppo` with micro-batches of so many tokens and a rollout engine."""
         attempt = Attempt(Path(tempfile.mkdtemp(dir=self.folder)) / "a1")
         attempt.directory.mkdir()
-        config = self.config.model_copy(update={"micro_batch_tokens": budget})
+        rollouts = self.config.rollouts.model_copy(update={"engine": engine})
+        changes = {"micro_batch_tokens": budget, "rollouts": rollouts}
+        config = self.config.model_copy(update=changes)
         context = Context(attempt, FileSink(attempt, "ppo"), (), lambda: False)
         ppo.run(config, {"policy": self.policy}, context)
         curve = [line["metrics"] for line in read_jsonl(attempt.metrics)][1:]
@@ -108,9 +112,12 @@ def run(arguments: Namespace) -> None:
         other = TrlGrpo(task.policy, task.config, _texts(task), Path(folder))
         budget = min(MICRO_BATCHES, key=lambda tokens: task.run(tokens).seconds)
         cuts = min(ACCUMULATIONS, key=lambda number: other.run(number)[0])
-        ours, theirs = [], []
+        engines = ["transformers"] if arguments.no_vllm else ["transformers", "vllm"]
+        ours: dict[str, list[Measured]] = {engine: [] for engine in engines}
+        theirs = []
         for _ in range(arguments.repeats):
-            ours.append(task.run(budget))
+            for engine, runs in ours.items():
+                runs.append(task.run(budget, engine))
             theirs.append(Measured(*other.run(cuts), {}))
     for line in (*_comparison(task.config, ours, theirs, budget, cuts), "", *_shares(ours)):
         print(line)
@@ -158,7 +165,7 @@ def _texts(task: Task) -> Sequence[str]:
     tokenizer = hub.load_tokenizer(task.policy)
     prompts = load_prompts(task.config.prompts, tokenizer, task.config.rollouts)
     whole = [prompt.text for prompt in prompts]
-    for texts in (whole, [text.removeprefix(tokenizer.bos_token or "") for text in whole]):
+    for texts in (whole, [text.removeprefix(str(tokenizer.bos_token or "")) for text in whole]):
         ids: Any = tokenizer(texts)["input_ids"]
         if [tuple(each) for each in ids] == [prompt.input_ids for prompt in prompts]:
             return texts
@@ -166,26 +173,33 @@ def _texts(task: Task) -> Sequence[str]:
 
 
 def _comparison(
-    config: PpoConfig, ours: list[Measured], theirs: list[Measured], budget: int, cuts: int
+    config: PpoConfig,
+    ours: Mapping[str, Sequence[Measured]],
+    theirs: Sequence[Measured],
+    budget: int,
+    cuts: int,
 ) -> Iterator[str]:
     rollouts = config.prompts_per_step * config.group_size
-    yield "| rollouts per step | library | rollouts/s | tokens per response | setting |"
-    yield "|---|---|---|---|---|"
-    for name, runs, setting in (
-        ("Ratchet", ours, f"micro_batch_tokens: {budget}"),
-        ("TRL", theirs, f"{cuts} micro-batches"),
+    yield "| library | sampler | rollouts/s | of TRL | tokens per response | setting |"
+    yield "|---|---|---|---|---|---|"
+    setting = f"micro_batch_tokens: {budget}"
+    rows = [("Ratchet", engine, runs, setting) for engine, runs in ours.items()]
+    for name, engine, runs, how in (
+        *rows,
+        ("TRL", "transformers", theirs, f"{cuts} micro-batches"),
     ):
         speed = rollouts / median(each.seconds for each in runs)
+        ratios = [t.seconds / o.seconds for o, t in zip(runs, theirs, strict=True)]
+        ratio = f"{median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
         tokens = fmean(each.tokens for each in runs)
-        yield f"| {rollouts} | {name} | {speed:.1f} | {tokens:.1f} | {setting} |"
-    ratios = [t.seconds / o.seconds for o, t in zip(ours, theirs, strict=True)]
-    yield f"\nratio: {median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+        yield f"| {name} | {engine} | {speed:.1f} | {ratio} | {tokens:.1f} | {how} |"
 
 
-def _shares(ours: list[Measured]) -> Iterator[str]:
-    yield "| part of a step | seconds | share |"
-    yield "|---|---|---|"
-    whole = median(each.seconds for each in ours)
-    for part in PARTS:
-        seconds = median(each.parts[part] for each in ours)
-        yield f"| {part} | {seconds:.3f} | {seconds / whole:.1%} |"
+def _shares(ours: Mapping[str, Sequence[Measured]]) -> Iterator[str]:
+    yield "| sampler | part of a step | seconds | share |"
+    yield "|---|---|---|---|"
+    for engine, runs in ours.items():
+        whole = median(each.seconds for each in runs)
+        for part in PARTS:
+            seconds = median(each.parts[part] for each in runs)
+            yield f"| {engine} | {part} | {seconds:.3f} | {seconds / whole:.1%} |"
