@@ -133,7 +133,7 @@ def _rl_learning(one: ArgumentParser) -> None:
     one.add_argument("tasks", nargs="*", choices=[[], *tasks], help="default: both tasks")
     one.add_argument("--seeds", type=int, nargs="+", default=[0])
     one.add_argument("--sum-rounds", type=int, default=100)
-    one.add_argument("--story-rounds", type=int, default=40)
+    one.add_argument("--story-rounds", type=int, default=20)
     one.add_argument("--store", type=Path, help="default: a temporary folder")
 
 

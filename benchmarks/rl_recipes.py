@@ -131,7 +131,8 @@ ALGORITHMS: dict[str, Config] = {
     "RLOO": {"advantage": {"name": "rloo"}},
     "GRPO": {"advantage": {"name": "grpo"}},
 }
-
+MORE_ROUNDS = {"PPO": 2}
+"""Algorithm -> factor on the rounds of `stories`: the critic of PPO begins with values of 0."""
 
 SHORTER = {
     "sft": {"training": {"epochs": 0.5}},
@@ -155,7 +156,8 @@ def learn_stories(
     """Train on the happiness of stories with an algorithm and the preset's other settings."""
     preset = story_config(data)
     reward = preset.evaluation.reward.model_dump(mode="json")
-    changes = {"reward": reward, "steps": steps, "seed": seed, **ALGORITHMS[name]}
+    rounds = steps * MORE_ROUNDS.get(name, 1)
+    changes = {"reward": reward, "steps": rounds, "seed": seed, **ALGORITHMS[name]}
     config = {**_alone(preset.ppo), **changes}
     return finish(store, "ppo", config, {"policy": start, "reference": start})
 

@@ -78,6 +78,9 @@ def ratchet(
     ] = False,
 ) -> None:
     """Accept the options that stand before a command."""
+    from flows.cli.terminal import quieten_libraries
+
+    quieten_libraries()
 
 
 @app.command()
@@ -226,9 +229,9 @@ def resync(
 ) -> None:
     """Register every finished stage of a lifecycle in MLflow again after its database was lost."""
     from flows.cli import terminal
-    from tasks.connections import connect
+    from flows.model_use.named_model import connections_here
 
-    for ref in connect().registry.resync(lifecycle):
+    for ref in connections_here().registry.resync(lifecycle):
         terminal.echo(ref.uri)
 
 

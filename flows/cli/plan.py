@@ -13,6 +13,7 @@ from flows.cli.recipes import recipe_of
 from flows.cli.terminal import Terminal
 from flows.config.lifecycle_config import LifecycleConfig
 from flows.config.presets import load_config
+from flows.model_use.named_model import connections_here, knows_services
 from flows.recipe.held_out_prompts import shared_prompts
 from stages.configs.block import StageConfig
 from stages.configs.placement_config import gpus_apart
@@ -21,7 +22,7 @@ from stages.configs.trained_stage import asks_for_parts
 from stages.runtime.manifest import Manifest
 from stages.runtime.sources import missing_sources, pin_revisions
 from stages.runtime.stage_key import semantic_part
-from tasks.connections import Connections, connect
+from tasks.connections import Connections
 from tasks.locks import claimed_keys
 from tasks.refs import PENDING, StageRef, pending_ref, ref_of
 from tasks.registry_tasks import champion_of, registered_ref, stage_ref_of
@@ -119,6 +120,8 @@ class Plan:
 def show_plan(preset: str, flow: str, overrides: Mapping[str, object]) -> bool:
     """Print the steps of a flow with a preset: done or not and why, sizes, and every problem found.
 
+    Before the services have been started, the sizes only.
+
     Returns:
         Whether it could start, and every step would fit into its GPUs.
 
@@ -140,7 +143,10 @@ def show_plan(preset: str, flow: str, overrides: Mapping[str, object]) -> bool:
             console.print(problem, style="red", soft_wrap=True)
         show_sizes(console, config, steps, downloads=hub_answers)
         return False
-    connections = connect()
+    if not knows_services():
+        console.print("Nothing is known to be done: no services were started here (`ratchet up`).")
+        return show_sizes(console, config, steps)
+    connections = connections_here()
     _, champion = champion_of(connections, f"{config.name}.policy")
     plan = Plan(config, connections, champion)
     steps(plan)

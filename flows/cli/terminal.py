@@ -6,6 +6,8 @@ characters are spelled out.
 
 from __future__ import annotations
 
+import os
+import sys
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -68,6 +70,16 @@ def tell_error(error: Exception) -> None:
 def tell_unexpected_error() -> None:
     """Print the traceback of the present error, as Python does, but without passwords."""
     typer.echo(shown(traceback.format_exc()), err=True)
+
+
+def quieten_libraries() -> None:
+    """Send no usage data with Prefect's client; outside a terminal show no bar for every dataset.
+
+    Both read the environment when they are imported.
+    """
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    if not sys.stderr.isatty():
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def hide_loading_bars() -> None:

@@ -78,10 +78,19 @@ def connections_here() -> Connections:
     """
     from tasks.connections import connect  # noqa: PLC0415 - imports mlflow
 
+    return connect(_addresses())
+
+
+def knows_services() -> bool:
+    """Whether `ratchet up` was ever run here, or the environment names a registry."""
+    return "MLFLOW_TRACKING_URI" in _addresses()
+
+
+def _addresses() -> dict[str, str]:
     home = home_folder()
     records = load_records(home)
     local = client_environment(home, records) if records.services else {}
-    return connect({**local, **os.environ})
+    return {**local, **os.environ}
 
 
 def whole_reference(name: str, kind: str = "policy") -> str:

@@ -11,6 +11,7 @@ from flows.cli.plan import show_plan
 from flows.cli.plan_sizes import SizedSteps, show_sizes
 from flows.cli.terminal import Terminal
 from flows.config.presets import deep_merge, load_config
+from flows.local_services.environment import ADDRESS_VARIABLES
 from tests.training_core.sizes.published_shapes import LLAMA_3_8B
 from training_core.sizes.decoder_config import decoder_of
 
@@ -52,6 +53,16 @@ def test_a_plan_prints_the_sizes_of_its_steps_and_what_they_leave_out(capsys):
     assert "memory per GPU in GiB" in told
     assert "FLOPs" in told
     assert "Without embeddings: a scratch model's vocabulary comes from its data." in told
+
+
+def test_before_the_services_are_started_a_plan_has_the_sizes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RATCHET_HOME", str(tmp_path))
+    for variable in ("RATCHET_STORE", *ADDRESS_VARIABLES.values()):
+        monkeypatch.delenv(variable, raising=False)
+    assert show_plan("tiny", "full-rlhf", {}) is True
+    told = capsys.readouterr().out
+    assert "no services were started here (`ratchet up`)" in told
+    assert "memory per GPU in GiB" in told
 
 
 def test_a_step_that_does_not_fit_is_named_with_its_largest_part_and_a_remedy(llama, capsys):

@@ -30,6 +30,25 @@ def terminal(width: int = 300, **options: object) -> tuple[Terminal, io.StringIO
     return Terminal(file=shown, width=width, **options), shown
 
 
+def test_what_is_piped_has_no_bars_of_libraries_and_nothing_is_told_to_prefect(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write_jsonl(path, [{"prompt": "tea ?", "response": "here are one tea ."}] * 3)
+    asked = f"sft.data={json.dumps({'name': 'files', 'path': str(path)})}"
+    code = (
+        "import os, sys; from flows.cli.main import app; "
+        "sys.argv[0] = 'ratchet'; app(standalone_mode=False); print(os.environ['DO_NOT_TRACK'])"
+    )
+    done = subprocess.run(
+        (sys.executable, "-c", code, "data", "check", "tiny", asked),
+        cwd=project_root(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.endswith("\n1\n")
+    assert "examples/s" not in done.stderr
+
+
 def test_a_text_and_a_cell_are_shown_as_they_are():
     console, shown = terminal()
     console.print(TRAP)
