@@ -90,7 +90,7 @@ def _grpo(one: ArgumentParser) -> None:
     one.add_argument("--group", type=int, default=8, help="responses per prompt")
     one.add_argument("--tokens", type=int, default=96, help="limit of a response")
     one.add_argument("--threads", type=int, default=2)
-    one.add_argument("--no-vllm", action="store_true", help="sample with transformers only")
+    one.add_argument("--vllm", action="store_true", help="random weights, with vLLM, too")
 
 
 def _leaks(one: ArgumentParser) -> None:

@@ -1,15 +1,20 @@
 """Compare GRPO: seconds of a step (rollouts and update) of Ratchet and of TRL's GRPOTrainer.
 
-    python -m benchmarks grpo DATA [--repeats 5] [--steps 6] [--threads 2] [--no-vllm]
+    python -m benchmarks grpo DATA [--repeats 5] [--steps 6] [--threads 2]
+    python -m benchmarks grpo DATA --vllm
 
 DATA is a folder with a small pretrained model and stories. Both libraries start from the same
 weights, in fp32, and do the same: in each step some prompts, a group of responses to each, one
 reward per response (its share of one letter), one optimizer step, no KL penalty. Both sample with
-transformers; Ratchet also with vLLM, without the start of its engine. The responses are random, so
-the tables show how long they are. Each library's setting that only splits a batch is tried once,
-and the fastest one is measured. The first step is not counted. Prints one Markdown table of medians
-over repeats, with the ratio to TRL in each repeat as median [smallest, largest], and another one
-with the parts of Ratchet's steps.
+transformers. The responses are random, so the tables show how long they are.
+
+With `--vllm` Ratchet also samples with vLLM, without the start of its engine. vLLM's CPU build has
+no kernel for the heads of the pretrained model, so all runs then have one of random weights, whose
+heads have a width of 64.
+
+Each library's setting that only splits a batch is tried once, and the fastest one is measured. The
+first step is not counted. Prints one Markdown table of medians over repeats, with the ratio to TRL
+in each repeat as median [smallest, largest], and another one with the parts of Ratchet's steps.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from stages.files import read_jsonl
 from stages.runtime.metric_files import FileSink
 from stages.sampling.rollouts import load_prompts
 from training_core.data.chat import CHAT_TEMPLATES
-from training_core.models import hub
+from training_core.models import hub, scratch
 
 STORIES = "text/tinystories_v2_gpt4_first_sentence.train.jsonl.gz"
 REWARD = '''"""The reward of both libraries."""
@@ -52,6 +57,9 @@ def share(text):
 def of_rollout(rollout):
     return share(rollout.text)
 '''
+RANDOM = scratch.Architecture(
+    hidden_size=256, num_layers=4, num_heads=4, intermediate_size=768, max_positions=512
+)
 PARTS = ("sync", "sample", "experience", "update")
 MICRO_BATCHES = (2048, 8192, 32768)
 """Settings of Ratchet: `micro_batch_tokens`."""
@@ -112,7 +120,7 @@ def run(arguments: Namespace) -> None:
         other = TrlGrpo(task.policy, task.config, _texts(task), Path(folder))
         budget = min(MICRO_BATCHES, key=lambda tokens: task.run(tokens).seconds)
         cuts = min(ACCUMULATIONS, key=lambda number: other.run(number)[0])
-        engines = ["transformers"] if arguments.no_vllm else ["transformers", "vllm"]
+        engines = ["transformers", "vllm"] if arguments.vllm else ["transformers"]
         ours: dict[str, list[Measured]] = {engine: [] for engine in engines}
         theirs = []
         for _ in range(arguments.repeats):
@@ -128,7 +136,9 @@ def prepare(arguments: Namespace, folder: Path) -> Task:
     (folder / "reward.py").write_text(REWARD)
     tokenizer = hub.load_tokenizer(arguments.data / PRETRAINED)
     tokenizer.chat_template = CHAT_TEMPLATES["plain"]
-    hub.save(hub.load_policy(arguments.data / PRETRAINED), tokenizer, folder / "policy")
+    known = None if arguments.vllm else hub.load_policy(arguments.data / PRETRAINED)
+    policy = known or scratch.make_policy(RANDOM, tokenizer, seed=0)
+    hub.save(policy, tokenizer, folder / "policy")
     config = PpoConfig.model_validate(
         {
             "prompts": {
