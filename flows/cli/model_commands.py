@@ -106,7 +106,7 @@ def generate(
             help="Limit of prompt and response; by default that of the model, at most 1024."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same responses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same responses.")] = 0,
     engine: EngineOption = Engine.AUTO,
     dtype: DtypeOption = Dtype.FLOAT32,
     chat_template: TemplateOption = None,
@@ -140,7 +140,7 @@ def chat(
     temperature: TemperatureOption = 1.0,
     top_p: TopPOption = 1.0,
     max_response_tokens: Annotated[int, typer.Option(help="Limit of an answer, in tokens.")] = 256,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same answers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answers.")] = 0,
     dtype: DtypeOption = Dtype.FLOAT32,
 ) -> None:
     """Talk to a model in the terminal, or to two side by side. Lines from a pipe are answered."""

@@ -78,7 +78,7 @@ class DistillationConfig(TrainedStageConfig):
 
 STAGE = StageRecord(
     name="distillation",
-    version=2,
+    version=3,
     config=DistillationConfig,
     makes="policy",
     required={"policy": "policy", "teacher": "policy"},

@@ -54,7 +54,7 @@ class EvaluationConfig(StageConfig):
 
 STAGE = StageRecord(
     name="evaluation",
-    version=2,
+    version=3,
     config=EvaluationConfig,
     makes="evaluation",
     required={"policy": "policy", "baseline": "policy"},

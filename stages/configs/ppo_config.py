@@ -36,7 +36,7 @@ class PpoConfig(BasePpoConfig):
 
 STAGE = StageRecord(
     name="ppo",
-    version=2,
+    version=3,
     config=PpoConfig,
     makes="policy",
     required={"policy": "policy"},

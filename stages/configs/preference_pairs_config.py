@@ -25,7 +25,7 @@ class PreferencePairsConfig(GroupSamplingConfig):
 
 STAGE = StageRecord(
     name="preference_pairs",
-    version=2,
+    version=3,
     config=PreferencePairsConfig,
     makes="dataset",
     rows="preferences",

@@ -57,7 +57,7 @@ class RejectionSamplingConfig(GroupSamplingConfig):
 
 STAGE = StageRecord(
     name="rejection_sampling",
-    version=2,
+    version=3,
     config=RejectionSamplingConfig,
     makes="dataset",
     rows="demonstrations",

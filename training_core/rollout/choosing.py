@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import (
@@ -19,6 +20,9 @@ from transformers import (
 )
 
 from training_core.rollout.sampling import Sampling
+
+SMALLEST = 2.0**-25
+"""Stands for a drawn 0, i.e. any number below numpy's resolution in single precision."""
 
 
 def truncation(sampling: Sampling) -> list[LogitsProcessor]:
@@ -61,7 +65,7 @@ class SeededChoice(LogitsProcessor):
     def __init__(self, seeds: Sequence[int], sampling: Sampling) -> None:
         is_greedy = sampling.temperature == 0
         self.truncation = truncation(sampling)
-        self._generators = [] if is_greedy else [torch.Generator().manual_seed(s) for s in seeds]
+        self._generators = [] if is_greedy else [np.random.default_rng(seed) for seed in seeds]
         self._logprobs: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> torch.FloatTensor:
@@ -83,5 +87,7 @@ class SeededChoice(LogitsProcessor):
         self._generators = [self._generators[row] for row in rows if self._generators]
 
     def _exponential(self, like: Tensor) -> Tensor:
-        drawn = [torch.empty(like.shape[1]).exponential_(generator=g) for g in self._generators]
-        return torch.stack(drawn).to(like.device)
+        drawn = np.empty(like.shape, dtype=np.float32)
+        for row, generator in zip(drawn, self._generators, strict=True):
+            generator.standard_exponential(out=row, dtype=np.float32)  # faster than torch's
+        return torch.from_numpy(drawn).clamp_(min=SMALLEST).to(like.device)
