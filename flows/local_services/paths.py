@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 
 from flows.local_services.state import ServiceError
 
 HOST = "127.0.0.1"
 LOOPBACK_NAMES = (HOST, "localhost")
 HOME_NAME = ".ratchet"
+OTHER_PORTS = range(20_000, 32_000)
+"""Below those of outgoing connections: such a one could take a port before its service listens."""
+PORT_TRIES = 20
 
 # A unix socket's path holds 107 characters (103 on macOS), and Ray appends
 # `/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store` (65) to its folder.
@@ -82,26 +88,23 @@ def own_origins(port: int) -> tuple[str, ...]:
 
 
 def choose_ports(preferred: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a free port for each preferred one: that port if it is free, else any other.
+    """Return a free port for each preferred one: that port if it is free, else another.
 
-    The ports are held until all are chosen, so they differ; they are free again on return.
+    They differ, also if one is preferred twice, and are free on return.
     """
-    held: list[socket.socket] = []
-    try:
-        for port in preferred:
-            held.append(_bind(port))
-        return tuple(sock.getsockname()[1] for sock in held)
-    finally:
-        for sock in held:
-            sock.close()
+    chosen: list[int] = []
+    for port in preferred:
+        chosen.append(_free_port(port, chosen))
+    return tuple(chosen)
 
 
-def _bind(port: int) -> socket.socket:
-    sock = socket.socket()
-    # Same option as the servers: a port in TIME_WAIT from a stopped service is free.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind((HOST, port))
-    except OSError:
-        sock.bind((HOST, 0))
-    return sock
+def _free_port(preferred: int, taken: Collection[int]) -> int:
+    others = SystemRandom().sample(OTHER_PORTS, PORT_TRIES)
+    for port in (*([preferred] if preferred else []), *others):
+        with socket.socket() as sock, suppress(OSError):
+            # Same option as the servers: a port in TIME_WAIT from a stopped service is free.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port not in taken:
+                sock.bind((HOST, port))
+                return port
+    raise ServiceError(f"{PORT_TRIES} ports of {OTHER_PORTS} are taken; stop what listens there")
