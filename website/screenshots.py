@@ -27,7 +27,7 @@ from website.prefect_pages import PrefectPages
 
 FOLDER = ROOT / "docs" / "images"
 SIZE: ViewportSize = {"width": 1200, "height": 640}
-TALL: ViewportSize = {"width": 1200, "height": 820}
+TALL: ViewportSize = {"width": 1200, "height": 960}
 """Of a page with a form above it."""
 
 COLOURS = 96

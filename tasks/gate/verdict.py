@@ -151,7 +151,8 @@ def as_table(verdict: Verdict) -> str:
 def as_list(verdict: Verdict) -> str:
     """Return the verdict as Markdown with a list of the checks, for a narrow place."""
     rows = [
-        f"- {c.name}: expected {c.expected}, found {_shown(c.found)}; passed: {_answer(c)}"
+        f"- {c.name}: {_shown(c.found)}, expected {c.expected}"
+        + ("" if c.passed else f"; passed: {_answer(c)}")
         for c in verdict.reasons
     ]
     return "\n".join([_summary(verdict), "", *rows])
