@@ -107,4 +107,7 @@ def _free_port(preferred: int, taken: Collection[int]) -> int:
             if port not in taken:
                 sock.bind((HOST, port))
                 return port
-    raise ServiceError(f"{PORT_TRIES} ports of {OTHER_PORTS} are taken; stop what listens there")
+    raise ServiceError(
+        f"no port is free of {PORT_TRIES} that were tried between {OTHER_PORTS[0]} and "
+        f"{OTHER_PORTS[-1]}; stop what listens there"
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -23,6 +22,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from benchmarks.disturbed import wait_for
 from flows.local_services.environment import worker_environment
 from flows.local_services.state import ServiceRecords
 from flows.raft import raft
@@ -64,7 +64,7 @@ def test_a_flow_goes_on_after_its_database_was_killed_and_started_again(
     refused: list[int] = []
 
     def fault() -> None:
-        wait_until(lambda: begun(client, known))
+        wait_for(lambda: begun(client, known), 120, "the first task")
         kill(database)
         refused.append(status(client, finished.run))
         database.ensure_postgres_running()
@@ -101,14 +101,6 @@ def begun(client: SyncPrefectClient, known: set[UUID]) -> bool:
 def status(client: SyncPrefectClient, run: FlowRun) -> int:
     """The status code that a question gets whose answer is in the database."""
     return httpx.get(f"{client.api_url}flow_runs/{run.id}", timeout=30).status_code
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds} s")
-        time.sleep(0.05)
 
 
 def kill(database: PostgresServer) -> None:
