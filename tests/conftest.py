@@ -28,6 +28,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Ray's own 15 would leave stages almost no time while other tests keep all cores busy.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 # Most objects of a test process are imported ones, which are no garbage: a search through all of
 # them after every few hundred new ones would take an eighth of the time.
 gc.set_threshold(50_000, 50, 50)
