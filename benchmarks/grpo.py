@@ -157,6 +157,7 @@ def prepare(arguments: Namespace, folder: Path) -> Task:
             "prompts_per_step": arguments.prompts,
             "group_size": arguments.group,
             "updates_per_step": 1,
+            "old_logprobs": "update",  # as TRL does
             "advantage": {"name": "grpo"},
             "kl_coef": 0.0,
             "save_every_steps": arguments.steps,

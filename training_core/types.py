@@ -220,7 +220,8 @@ class Experience:
 
     Attributes:
         batch: the sequences.
-        old_logprobs: log-probabilities before the update, of the trainer or of the sampler.
+        old_logprobs: log-probabilities before the update, of the trainer or of the sampler; None
+            takes those of the update, which must be the only one.
         advantages: ready for the policy loss.
         returns: targets of the critic.
         values: values of the critic before the update; zero without a critic.
@@ -229,7 +230,7 @@ class Experience:
     """
 
     batch: Batch
-    old_logprobs: Tensor
+    old_logprobs: Tensor | None
     advantages: Tensor
     returns: Tensor
     values: Tensor
@@ -246,8 +247,8 @@ class Experience:
         batch = Batch(
             cut(self.batch.input_ids), cut(self.batch.attention_mask), cut(self.batch.loss_mask)
         )
-        given = {name: x for name, x in vars(self).items() if name != "batch" and x is not None}
-        return Experience(batch, **{name: cut(x) for name, x in given.items()})
+        own = {name: x for name, x in vars(self).items() if name != "batch"}
+        return Experience(batch, **{n: None if x is None else cut(x) for n, x in own.items()})
 
 
 @dataclass(frozen=True)

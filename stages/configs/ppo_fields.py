@@ -85,11 +85,12 @@ class BasePpoConfig(StageConfig):
     correction: CorrectionConfig | None = semantic(
         None, "Weights for the gap between sampler and trainer; None corrects nothing."
     )
-    old_logprobs: Literal["trainer", "sampler"] = semantic(
+    old_logprobs: Literal["trainer", "update", "sampler"] = semantic(
         "trainer",
-        "Where the old log-probabilities of the ratio come from: recomputed by the trainer, or "
-        "reused from the sampler, which saves a forward pass and makes the ratio correct for its "
-        "gap to the trainer, too.",
+        "Where the old log-probabilities of the ratio come from. `trainer`: it recomputes them "
+        "before the update. `update`: the update itself, which saves that forward pass and is the "
+        "same if it is the only one of its round. `sampler`: those of the sampling, which saves "
+        "the pass, too, and makes the ratio correct for the gap between sampler and trainer.",
     )
 
     unfinished: Literal["terminal", "bootstrap", "mask"] = semantic(

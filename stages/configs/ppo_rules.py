@@ -98,10 +98,17 @@ def _problems_of_losses(config: BasePpoConfig) -> Iterator[str]:
         )
     if config.kl_in == "reward" and config.kl_by_ratio:
         yield "kl_by_ratio is about the KL in the loss, found kl_in: reward; set it to false"
-    if config.correction is not None and config.old_logprobs == "sampler":
+    if config.correction is not None and config.old_logprobs != "trainer":
         yield (
-            "a correction weighs the trainer's old log-probabilities against the sampler's, "
-            "and old_logprobs: sampler uses the latter for both; remove one of the two"
+            "a correction weighs the trainer's old log-probabilities against the sampler's, and "
+            f"old_logprobs: {config.old_logprobs} does not compute the former; remove one of the "
+            "two"
+        )
+    updates = config.updates_per_step * config.epochs_per_step
+    if config.old_logprobs == "update" and updates > 1:
+        yield (
+            f"old_logprobs: update is for rounds of one update, found {updates} (updates_per_step "
+            "times epochs_per_step); use old_logprobs: trainer"
         )
     if config.kl_coef == 0 and isinstance(config.kl_control, AdaptiveKlConfig):
         yield "kl_control: adaptive scales kl_coef, found kl_coef=0; raise it"

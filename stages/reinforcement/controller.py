@@ -162,8 +162,8 @@ def _require_same_policy(
 ) -> dict[str, float]:
     """Raise if the rollout engine did not sample from the trained policy.
 
-    Rollouts of earlier weights are left out. If the old log-probabilities are the sampler's, the
-    trainer computes those of a few rollouts for this.
+    Rollouts of earlier weights are left out. If the trainer has not computed the old
+    log-probabilities, it computes those of a few rollouts for this.
     """
     engine, rollouts = models.rollout_engine, evaluation.rollouts
     rows = [i for i, r in enumerate(rollouts) if r.policy_version == engine.policy_version]

@@ -24,7 +24,7 @@ class TokenFunctions:
     """What the models of a round compute: batch -> [B, T], zero outside the loss mask.
 
     Attributes:
-        policy: log-probabilities before the update; None uses those of the sampler.
+        policy: log-probabilities before the update; None takes those of the sampler.
         reference: log-probabilities; None without a KL penalty.
         critic: values; None without a critic.
         critic_end: value after the last token of each response, in its column; None if the end of
@@ -45,7 +45,7 @@ class EvaluatedRollouts:
         rollouts: B, group by group.
         batch: the sequences.
         sampler_logprobs: log-probabilities under the sampling distribution.
-        old_logprobs: log-probabilities before the update.
+        old_logprobs: log-probabilities before the update, of the trainer or of the sampler.
         ref_logprobs: log-probabilities under the reference, if there is one.
         values: of the critic, if there is one.
         end_values: [B] values after the last tokens, if they are used.
@@ -76,6 +76,7 @@ class Estimation:
         correct: (log-ratios of trainer to sampler, mask [B, T]) -> weights [B, T]; None corrects
             nothing.
         masks_unfinished: whether responses that the token limit cut are not trained on.
+        old_in_update: whether the update takes its own log-probabilities as the old ones.
         part_weights: weight of each part of the rewards by label, if the advantages use the parts.
     """
 
@@ -83,6 +84,7 @@ class Estimation:
     kl_estimator: Callable[[Tensor, Tensor], Tensor]
     correct: Callable[[Tensor, Tensor], Tensor] | None = None
     masks_unfinished: bool = False
+    old_in_update: bool = False
     part_weights: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -163,7 +165,7 @@ def make_experience(
     values = torch.zeros_like(returns) if evaluation.values is None else evaluation.values
     experience = Experience(
         evaluation.batch,
-        old_logprobs,
+        None if estimation.old_in_update else old_logprobs,
         advantages,
         returns,
         values,

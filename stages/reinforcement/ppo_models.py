@@ -247,5 +247,6 @@ def estimation_of(config: PpoConfig) -> Estimation:
         if correction is None
         else partial(CORRECTIONS[correction.entry], **correction.hyperparameters),
         masks_unfinished=config.unfinished == "mask",
+        old_in_update=config.old_logprobs == "update",
         part_weights=config.part_weights,
     )

@@ -62,7 +62,7 @@ class PretrainingMix:
             for piece in cut_by_tokens([len(t) for t in texts], self._config.micro_batch_tokens)
         ]
         tokens = sum(int(piece.loss_mask.sum()) for piece in pieces)
-        count = sum(self._aggregate(e.old_logprobs, e.batch.loss_mask)[1] for e in batch)
+        count = sum(self._aggregate(e.advantages, e.batch.loss_mask)[1] for e in batch)
         weight = self._config.pretraining_coef * count / tokens
         return [PretrainingBatch(piece, weight) for piece in pieces]
 

@@ -82,6 +82,18 @@ def test_the_samplers_log_probabilities_serve_as_old_ones(start, tmp_path):
     assert abs(reused["ppo/policy_update_kl"]) < 1e-5
 
 
+def test_the_only_update_of_a_round_computes_the_old_log_probabilities_itself(start, tmp_path):
+    changes = {"advantage": {"name": "grpo"}, "steps": 2, "updates_per_step": 1}
+    _, before = run(start, tmp_path / "trainer", **changes)
+    _, within = run(start, tmp_path / "update", old_logprobs="update", **changes)
+    for one, other in zip(before, within, strict=True):
+        assert other["ppo/policy_grad_norm"] == pytest.approx(one["ppo/policy_grad_norm"], rel=1e-4)
+        assert other["ppo/policy_update_kl"] == 0
+        assert other["ppo/logprob_gap"] < 1e-4
+    made = (tmp_path / name / "artifact" for name in ("trainer", "update"))
+    assert distance(*made) < 1e-2 * distance(tmp_path / "update" / "artifact", start / "policy")
+
+
 def test_the_policy_becomes_the_reference_after_the_declared_rounds(start, tmp_path):
     changes = {"steps": 3, "advantage": {"name": "rloo"}, "kl_coef": 0.05}
     _, fixed = run(start, tmp_path / "fixed", **changes)

@@ -160,7 +160,11 @@ def test_a_reference_is_loaded_only_for_a_penalty(saved):
         ),
         (
             {"correction": {"name": "icepop"}, "old_logprobs": "sampler"},
-            "old_logprobs: sampler uses the latter for both; remove one of the two",
+            "old_logprobs: sampler does not compute the former; remove one of the two",
+        ),
+        (
+            {"old_logprobs": "update", "updates_per_step": 2},
+            "old_logprobs: update is for rounds of one update, found 2 (updates_per_step",
         ),
         (
             {"kl_coef": 0.0, "kl_control": {"name": "adaptive"}},

@@ -78,6 +78,8 @@ def policy_objective(
         experience, mask = micro_batch, micro_batch.batch.loss_mask
         logprobs, entropy = logprobs_and_entropy(model, experience.batch, temperature=temperature)
         old_logprobs = experience.old_logprobs
+        if old_logprobs is None:
+            old_logprobs = logprobs.detach()
         tokens = PolicyTokens(logprobs, old_logprobs, experience.advantages, mask)
         losses, is_clipped = loss(tokens)
         metrics = {
