@@ -23,13 +23,16 @@ from training_core.objectives.supervised import supervised
 from training_core.types import Example
 
 CLASSES = {"lm_head": AutoModelForCausalLM, "score": AutoModelForSequenceClassification}
+PRODUCTS = {torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm}
 
 
 class TensorBytes(TorchDispatchMode):
     """Bytes of all tensors that are alive and were made inside, and their largest sum.
 
     torch's own MemTracker puts hooks on modules, which fail where a layer's input has no gradient,
-    e.g. below an adapter.
+    e.g. below an adapter. Products in half precision are computed in single precision, since a CPU
+    without instructions for them needs a hundred times as long; what is made within an operation
+    does not count.
     """
 
     def __init__(self):
@@ -38,7 +41,11 @@ class TensorBytes(TorchDispatchMode):
         self._seen = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func.overloadpacket in PRODUCTS and args[0].dtype == torch.bfloat16:
+            result = _product(func.overloadpacket, *args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
         tree_map_only(Tensor, self._count, result)
         return result
 
@@ -52,6 +59,11 @@ class TensorBytes(TorchDispatchMode):
 
     def _free(self, size):
         self.now -= size
+
+
+def _product(operation, *args, out=None, **kwargs):
+    result = operation(*(arg.float() for arg in args), **kwargs).bfloat16()
+    return result if out is None else out.copy_(result)
 
 
 def model_of(fields, use):
