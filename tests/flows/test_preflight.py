@@ -158,10 +158,12 @@ def test_a_model_at_hand_gets_a_tiny_twin_with_its_tokenizer(tmp_path, make_poli
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", ["llama3-8b", "llama3-70b"])
-def test_the_largest_presets_are_rehearsed_through_every_step_and_the_gate(monkeypatch, preset):
+@pytest.mark.parametrize(("preset", "with_vllm"), [("llama3-8b", "ppo"), ("llama3-70b", None)])
+def test_the_largest_presets_are_rehearsed_through_every_step_and_the_gate(
+    monkeypatch, preset, with_vllm
+):
     monkeypatch.setenv("COLUMNS", "200")
-    sampling = ("rejection_sampling", "preference_pairs", "evaluation")  # PPO starts vLLM
+    sampling = {"rejection_sampling", "preference_pairs", "ppo", "evaluation"} - {with_vllm}
     rollouts = "{engine: transformers, placement: {name: inline}}"
     quick = [f"{step}.rollouts={rollouts}" for step in sampling]
     result = CliRunner().invoke(app, ["preflight", preset, "--max-workers", "2", *quick])
