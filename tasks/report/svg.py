@@ -79,8 +79,7 @@ def inline(figure: Figure, alt: str) -> Markup:
     file = io.StringIO()
     with rc_context(settings):
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    opening = r'.*<svg[^>]*viewBox="([^"]*)"[^>]*>'
-    _, box, body = re.split(opening, file.getvalue(), flags=re.DOTALL)
+    box, body = re.split(r'<svg[^>]*viewBox="([^"]*)"[^>]*>', file.getvalue())[1:]
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[^"]*"', "<g", body)
     body = re.sub(r"font: (?:\w+ )*([\d.]+px) [^;\"]*", r"font-size: \1", body)

@@ -21,6 +21,7 @@ from flows.cli.main import app
 from flows.local_services.environment import ADDRESS_VARIABLES
 from flows.local_services.state import load_records
 from stages.runtime.store import Store
+from tasks.connections import Connections, connect
 from tests.flows.only_prefect import only_prefect
 from tests.tasks.real_services import MlflowServer
 
@@ -51,6 +52,18 @@ def client(prefect_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sync
 @pytest.fixture
 def mlflow_uri(mlflow_server: MlflowServer) -> str:
     return mlflow_server.uri
+
+
+@pytest.fixture
+def connections(
+    client: SyncPrefectClient, mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Connections:
+    """A store of the test's own, the MLflow server, and no Ray; flows that it calls use them."""
+    del client  # first, since it deletes these variables
+    monkeypatch.setenv("RATCHET_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # nobody answers there
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
+    return connect()
 
 
 @pytest.fixture

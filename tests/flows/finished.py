@@ -6,7 +6,6 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
@@ -18,7 +17,7 @@ from flows.raft import raft
 from flows.raft import steps as raft_steps
 from flows.recipe.lifecycle_report import LifecycleSummary
 from stages.configs.block import StageConfig
-from tasks.connections import Connections, connect
+from tasks.connections import Connections
 from tasks.refs import StageRef, ref_of
 from tasks.stage_task import StageJob, request_for
 from tests.tasks.real_services import finish_stage
@@ -101,14 +100,8 @@ class Finished:
 
 
 @pytest.fixture
-def finished(
-    client: SyncPrefectClient, mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Finished:
-    monkeypatch.setenv("RATCHET_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # nobody answers there
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
+def finished(client: SyncPrefectClient, connections: Connections) -> Finished:
     overrides = {"name": f"tiny-{uuid.uuid4().hex[:8]}", "raft": {"rounds": 1}}
-    connections = connect()
     raft_steps(Finisher(load_config("tiny", overrides), connections, None))
     state = raft("tiny", overrides=overrides, return_state=True)
     run = client.read_flow_run(state.state_details.flow_run_id)

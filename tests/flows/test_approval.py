@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from prefect import Flow, flow
@@ -28,7 +27,7 @@ from flows.raft import raft
 from flows.raft import steps as raft_steps
 from flows.recipe.approval import EXPIRY_DEPLOYMENT, is_waiting
 from flows.recipe.schedule import reason_to_skip
-from tasks.connections import Connections, connect
+from tasks.connections import Connections
 from tasks.ledger import history
 from tasks.versions import Entry
 from tests.flows.finished import Finisher
@@ -84,15 +83,10 @@ def make_run(
 
 
 @pytest.fixture
-def waiting(
-    client: SyncPrefectClient, mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Waiting:
-    monkeypatch.setenv("RATCHET_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # nobody answers there
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
+def waiting(client: SyncPrefectClient, connections: Connections) -> Waiting:
     flow_id = client.create_flow(answer_approval)
     client.create_deployment(flow_id, "default", entrypoint="flows/answer.py:answer_approval")
-    return Waiting(client, connect())
+    return Waiting(client, connections)
 
 
 def test_a_run_waits_for_a_person_whose_answer_makes_the_champion(

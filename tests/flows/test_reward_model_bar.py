@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
@@ -11,7 +9,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from flows.config.presets import load_config
 from flows.raft import raft
 from flows.raft import steps as raft_steps
-from tasks.connections import connect
+from tasks.connections import Connections
 from tasks.ledger import champion
 from tests.flows.finished import Finisher
 from training_core.errors import AdmissionError
@@ -22,14 +20,10 @@ BELOW = {"heldout_pairs": 64.0, "heldout_accuracy": 0.55, "heldout_accuracy_low"
 
 
 def test_a_flow_stops_before_it_optimises_for_a_reward_model_that_is_no_better_than_chance(
-    client: SyncPrefectClient, mlflow_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: SyncPrefectClient, connections: Connections
 ) -> None:
-    monkeypatch.setenv("RATCHET_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:1")  # nobody answers there
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_uri)
     overrides = {"name": "below-the-bar", "raft": {"rounds": 1}}
     measured = {"reward_model": BELOW}
-    connections = connect()
     raft_steps(Finisher(load_config("tiny", overrides), connections, None, measured=measured))
 
     state = raft("tiny", overrides=overrides, return_state=True)
