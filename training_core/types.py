@@ -7,7 +7,7 @@ is trained, and the log-probability, value and advantage of token t are in colum
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -247,8 +247,8 @@ class Experience:
         batch = Batch(
             cut(self.batch.input_ids), cut(self.batch.attention_mask), cut(self.batch.loss_mask)
         )
-        own = {name: x for name, x in vars(self).items() if name != "batch"}
-        return Experience(batch, **{n: None if x is None else cut(x) for n, x in own.items()})
+        own = {name: cut(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        return replace(self, batch=batch, **own)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def reward_plot(scores: Sequence[Score]) -> Markup | None:
 
 def curve_plot(curve: Curve, step: str) -> Markup:
     """Draw a curve and its intervals; many steps pale, with their moving mean over them."""
-    figure, axes = canvas(COLUMN, 165)
+    figure, axes = canvas(COLUMN, 165, is_measured=False)
     window = len(curve.values) // WINDOWS
     is_long, is_point = window > 1, len(curve.steps) == 1
     axes.plot(
@@ -132,7 +132,7 @@ def histogram(
         x: what is counted, with its unit.
         step: name of the step.
     """
-    figure, axes = canvas(COLUMN, 150)
+    figure, axes = canvas(COLUMN, 150, is_measured=False)
     low, high = min((*values, *other)), max((*values, *other))
     reach = (low, high) if high > low else (low - 0.5, low + 0.5)
     bins = min(BINS, int(reach[1] - reach[0]) + 1) if x.startswith("length") else BINS

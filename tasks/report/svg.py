@@ -32,11 +32,27 @@ POINTS_PER_INCH = 72
 SETTINGS = {"svg.fonttype": "none", "font.family": "sans-serif", "axes.unicode_minus": False}
 
 
-def canvas(width: float, height: float) -> tuple[Figure, Axes]:
-    """Return an empty figure of `width` by `height` points; its axes have only a bottom line."""
+LEFT, RIGHT, BOTTOM, TOP = 52, 14, 38, 6
+"""Margins in points of a figure whose labels are a name and numbers of few digits."""
+
+
+def canvas(width: float, height: float, *, is_measured: bool = True) -> tuple[Figure, Axes]:
+    """Return an empty figure of `width` by `height` points; its axes have only a bottom line.
+
+    Args:
+        width: in points.
+        height: in points.
+        is_measured: whether the margins fit the labels, for which everything is drawn twice; else
+            they are fixed, and the charts of a page stand in line.
+    """
     figure = Figure(
-        figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH), layout="constrained"
+        figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH),
+        layout="constrained" if is_measured else None,
     )
+    if not is_measured:
+        figure.subplots_adjust(
+            left=LEFT / width, right=1 - RIGHT / width, bottom=BOTTOM / height, top=1 - TOP / height
+        )
     axes = figure.add_subplot()
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
