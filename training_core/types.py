@@ -244,9 +244,8 @@ class Experience:
         def cut(x: Tensor) -> Tensor:
             return x[indices, :width]
 
-        batch = Batch(
-            cut(self.batch.input_ids), cut(self.batch.attention_mask), cut(self.batch.loss_mask)
-        )
+        whole = self.batch
+        batch = Batch(cut(whole.input_ids), cut(whole.attention_mask), cut(whole.loss_mask))
         own = {name: cut(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return replace(self, batch=batch, **own)
 
