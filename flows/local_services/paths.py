@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ HOME_NAME = ".ratchet"
 OTHER_PORTS = range(20_000, 32_000)
 """Below those of outgoing connections: such a one could take a port before its service listens."""
 PORT_TRIES = 20
+HELD_SECONDS = 15.0
+"""A killed process may hold its ports for so long: until the last of its threads has ended."""
 
 # A unix socket's path holds 107 characters (103 on macOS), and Ray appends
 # `/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store` (65) to its folder.
@@ -96,6 +99,18 @@ def choose_ports(preferred: tuple[int, ...]) -> tuple[int, ...]:
     for port in preferred:
         chosen.append(_free_port(port, chosen))
     return tuple(chosen)
+
+
+def ports_again(former: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the ports of a service that has ended by itself, once they are free.
+
+    Clients know them, e.g. the flows that wait for a server. Other ports are chosen only where
+    another process has taken one.
+    """
+    patience = time.monotonic() + HELD_SECONDS
+    while (ports := choose_ports(former)) != former and time.monotonic() < patience:
+        time.sleep(0.1)
+    return ports
 
 
 def _free_port(preferred: int, taken: Collection[int]) -> int:

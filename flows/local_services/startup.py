@@ -11,7 +11,7 @@ from pathlib import Path
 from flows.local_services.definitions import SERVICES, LaunchInputs, Service
 from flows.local_services.environment import ADDRESS_VARIABLES, SERVICE_VARIABLE
 from flows.local_services.health import external_answers
-from flows.local_services.paths import choose_ports, log_path
+from flows.local_services.paths import choose_ports, log_path, ports_again
 from flows.local_services.processes import (
     family_of,
     listens,
@@ -103,6 +103,7 @@ def start_missing(
                 deadlines[service.name] = time.monotonic() + service.deadline_seconds
                 report(service.name, "starting")
             if _lost_its_port(records.services[service.name], deadlines[service.name]):
+                records = _as_stopped(records, service.name)  # its port is worth no wait
                 records = _ensure_process(home, records, service, ray_cpus, worker_limit)
                 report(service.name, "starting at another port")
             if _is_up(records.services[service.name], service, deadlines[service.name]):
@@ -123,9 +124,7 @@ def _ensure_process(
         if known.upstream == upstream:
             return records
         stop(family_of(known), grace_seconds=10)  # it uses old addresses of servers
-    if known:
-        _clear_away(known, records.token)
-    ports = choose_ports(known.ports if known and known.ports else service.preferred_ports)
+    ports = _ports_of(known, service, records.token)
     launch = service.launch(LaunchInputs(home, records, ports, ray_cpus, worker_limit))
     log = log_path(home, service.name)
     pid, created = start(
@@ -150,6 +149,20 @@ def _ensure_process(
     # Saved at once, so that a killed `up` leaves no process without a record.
     save_records(home, records)
     return records
+
+
+def _ports_of(known: ServiceRecord | None, service: Service, token: str) -> tuple[int, ...]:
+    """Choose the ports of a service, after removing what an earlier process of it has left."""
+    if known is None:
+        return choose_ports(service.preferred_ports)
+    _clear_away(known, token)
+    if known.pid is None or not known.ports:  # it was stopped, or never had one
+        return choose_ports(known.ports or service.preferred_ports)
+    return ports_again(known.ports)
+
+
+def _as_stopped(records: ServiceRecords, name: str) -> ServiceRecords:
+    return records.with_record(records.services[name].model_copy(update={"pid": None}))
 
 
 def _clear_away(dead: ServiceRecord, token: str) -> None:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+from threading import Timer
 
-from flows.local_services.paths import HOST, OTHER_PORTS, choose_ports
+import pytest
+
+from flows.local_services import paths
+from flows.local_services.paths import HOST, OTHER_PORTS, choose_ports, ports_again
 
 
 def test_a_port_that_is_free_is_kept_and_one_that_is_taken_is_replaced():
@@ -28,3 +34,24 @@ def test_other_ports_are_not_those_of_outgoing_connections():
         for _ in range(20):
             with socket.create_connection(server.getsockname()) as connection:
                 assert connection.getsockname()[1] not in OTHER_PORTS
+
+
+def test_the_port_of_a_killed_service_is_waited_for():
+    """Its main thread ends first; the kernel closes the port with the last one."""
+    holding = "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
+    holding += "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        (sys.executable, "-c", holding), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        former = int(holder.stdout.readline())
+        assert choose_ports((former,)) != (former,)
+        Timer(0.5, holder.kill).start()
+        assert ports_again((former,)) == (former,)
+
+
+def test_a_port_that_another_process_has_taken_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(paths, "HELD_SECONDS", 0.3)
+    with socket.create_server((HOST, 0)) as taken:
+        (other,) = ports_again((taken.getsockname()[1],))
+    assert other in OTHER_PORTS
