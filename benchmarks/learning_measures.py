@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from stages.batches.encoding import encode_pairs, encode_solutions
-from stages.batches.micro_batches import Pairs, over_all
+from stages.batches.measured_items import over_all
+from stages.batches.micro_batches import Pairs
 from stages.batches.solution_batches import LabelledSolutions, judged_steps
 from stages.configs.data_config import FileDataConfig
 from stages.datasets import preferences, solutions
 from stages.training.heldout_metrics import pair_scores
 from training_core.data import chat
 from training_core.models import hub
+from training_core.models.offloading import FrozenWeights
 from training_core.objectives.preference import pair_logprobs
 
 BUDGET = 8192
@@ -29,7 +32,9 @@ Vector = NDArray[np.float64]
 def reward_margins(directory: Path, source: Mapping[str, Any]) -> Vector:
     """Score of the chosen minus score of the rejected response, by a reward model."""
     model = hub.load_scalar_model(directory)
-    scores = pair_scores(model, _pairs(directory, source, model), budget_tokens=BUDGET)
+    scores = pair_scores(
+        FrozenWeights(model, model.device), _pairs(directory, source, model), budget_tokens=BUDGET
+    )
     return (scores[:, 0] - scores[:, 1]).numpy()
 
 
@@ -37,13 +42,15 @@ def policy_margins(directory: Path, source: Mapping[str, Any], *, per_token: boo
     """Log-probability of the chosen minus the rejected response, in nats or nats per token."""
     model = hub.freeze(hub.load_policy(directory))
 
-    def both(batch: Any) -> torch.Tensor:
+    def both(model: nn.Module, batch: Any) -> torch.Tensor:
         known = pair_logprobs(model, batch)
         lengths = (known.chosen_tokens, known.rejected_tokens) if per_token else (1.0, 1.0)
         return torch.cat([known.chosen / lengths[0], known.rejected / lengths[1]])
 
     pairs = _pairs(directory, source, model)
-    sums = over_all(pairs, both, budget_tokens=BUDGET, columns=2)
+    sums = over_all(
+        FrozenWeights(model, model.device), pairs, both, budget_tokens=BUDGET, columns=2
+    )
     return (sums[:, 0] - sums[:, 1]).numpy()
 
 
@@ -55,7 +62,7 @@ def judged(
     found = encode_solutions(tokenizer, solutions(_source(source)), max_tokens=NO_LIMIT)
     rows = [solution for _, solution in found]
     steps = LabelledSolutions(rows, chat.pad_id(tokenizer), model.device)
-    scores, labels = judged_steps(model, steps, budget_tokens=BUDGET)
+    scores, labels = judged_steps(FrozenWeights(model, model.device), steps, budget_tokens=BUDGET)
     return (scores > 0).numpy(), (labels > 0.5).numpy()
 
 

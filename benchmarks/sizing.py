@@ -56,9 +56,17 @@ TRAINING: Mapping[tuple[str, int], tuple[str, Fields]] = {
     ("SFT with QLoRA", 1): ("sft", _trained(QLORA)),
     ("SFT, ZeRO 2", 8): ("sft", _trained(MODEL, _zero(2))),
     ("SFT, ZeRO 3", 8): ("sft", _trained(MODEL, _zero(3))),
+    ("SFT, ZeRO 3, optimizer offloaded", 32): (
+        "sft",
+        _trained(MODEL, _zero(3, offload_optimizer=True)),
+    ),
     ("reward model, ZeRO 2", 8): ("reward_model", _trained(MODEL, _zero(2))),
     ("DPO with LoRA", 1): ("dpo", _trained(LORA)),
     ("DPO, ZeRO 2", 8): ("dpo", _trained(MODEL, _zero(2))),
+    ("DPO, ZeRO 3, optimizer offloaded", 32): (
+        "dpo",
+        _trained(MODEL, _zero(3, offload_optimizer=True)),
+    ),
 }
 REINFORCEMENT: Mapping[tuple[str, int], tuple[str, Fields]] = {
     ("GRPO with LoRA", 1): ("ppo", _ppo(LORA, **GRPO)),

@@ -30,15 +30,16 @@ from statistics import median
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from benchmarks.training_rows import ROWS, load_texts, start
 from benchmarks.training_trl import Task, Variant
+from stages.batches.measured_items import over_all
 from stages.batches.micro_batches import (
     Collator,
     Examples,
     Pairs,
     micro_batches,
-    over_all,
     sharing_pays,
 )
 from stages.batches.unpaired_batches import UnpairedExamples, unpaired_batches
@@ -50,6 +51,7 @@ from training_core.data.batching import batch_indices
 from training_core.engine.torch_engine import TorchEngine
 from training_core.loop import Objective, train_steps
 from training_core.models.causal_lm import sequence_logprobs
+from training_core.models.offloading import FrozenWeights
 from training_core.models.scalar_head import sequence_scores
 from training_core.objectives.preference import pairwise_reward, preference
 from training_core.objectives.supervised import supervised
@@ -231,21 +233,32 @@ class _Work:
         known = self._reference(rated.with_mismatched())
         loss = partial(kto, beta=BETA, desirable_weight=1.0, undesirable_weight=1.0)
         rated = replace(rated, ref_logprobs=known)
-        batch_of = unpaired_batches(self.model, rated, self.training, mismatched_kl, seed=SEED)
+        batch_of = unpaired_batches(
+            FrozenWeights(self.model, CPU), rated, self.training, mismatched_kl, seed=SEED
+        )
         return unpaired(loss, beta=BETA), batch_of
 
     def _pairs(self, measure: Callable[[Any, Batch], torch.Tensor]) -> Pairs:
         pairs = [Pair(chosen, rejected) for chosen, rejected in self.items]
         shares = sharing_pays(
-            self.model, pairs, self.pad_id, measure, is_sum=measure is sequence_logprobs
+            FrozenWeights(self.model, CPU),
+            pairs,
+            self.pad_id,
+            measure,
+            is_sum=measure is sequence_logprobs,
         )
         return Pairs(pairs, self.pad_id, CPU, shares_prompts=shares)
 
     def _reference(self, collator: Collator[MicroBatch]) -> torch.Tensor:
         """Compute the log-probabilities before the first step."""
+
+        def sums(model: nn.Module, batch: MicroBatch) -> torch.Tensor:
+            return sequence_logprobs(model, batch.batch)
+
         return over_all(
+            FrozenWeights(self.model, CPU),
             collator,
-            lambda batch: sequence_logprobs(self.model, batch.batch),
+            sums,
             budget_tokens=self.training.micro_batch_tokens,
             columns=2,
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import demonstration_examples, encode_demonstrations
-from stages.batches.micro_batches import Examples, cut
+from stages.batches.measured_items import measured
+from stages.batches.micro_batches import Examples
 from stages.canaries.answers import answers_in
 from stages.canaries.probe import Probe, dataset_probe, trained_logprobs
 from stages.canaries.running import run_canaries
@@ -17,19 +18,19 @@ from stages.configs.distillation_config import STAGE, DistillationConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import Demonstration, demonstrations
 from stages.sampling.on_policy import mixed_batches
-from stages.training.engines import best_device
-from stages.training.fit import fit, save_model
+from stages.training.fit import fit
 from stages.training.heldout_metrics import before_and_after
+from stages.training.reference_logprobs import frozen_beside
+from stages.training.trained_model import TrainedModel
 from training_core.algorithms.distillation_losses import DIVERGENCES
 from training_core.data import chat
 from training_core.errors import ConfigError
 from training_core.loop import Objective
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows
-from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced
 from training_core.objectives.divergence import distillation
-from training_core.types import Batch
+from training_core.types import Batch, Mean
 
 
 def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
@@ -45,12 +46,12 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     examples = encode(rows)
     heldout = encode(demonstrations(config.eval_data) if config.eval_data else [])
 
-    options = config.model.load_options(seed=config.seed)
-    student = hub.load_policy(inputs["policy"], options=options).to(best_device())
+    loaded = hub.load_policy(inputs["policy"], options=config.model.load_options(seed=config.seed))
+    student = TrainedModel(loaded, len(examples), config.training, context)
     plain = config.model.untrained().load_options(seed=config.seed)
-    teacher = hub.freeze(hub.load_policy(inputs["teacher"], options=plain)).to(best_device())
+    teacher = frozen_beside(student, hub.load_policy(inputs["teacher"], options=plain))
     _require_one_vocabulary(tokenizer, hub.load_tokenizer(inputs["teacher"]))
-    packs = packs_rows(student) and packs_rows(teacher)
+    packs = packs_rows(student.model) and packs_rows(teacher.model)
     train, test = (Examples(some, pad_id, student.device, packs) for some in (examples, heldout))
     objective = distillation(
         teacher,
@@ -61,7 +62,7 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
     )
 
     def measure() -> Mapping[str, float]:
-        return {"heldout_divergence": _mean_divergence(objective, student, test, config)}
+        return {"heldout_divergence": _mean_divergence(objective, student, test)}
 
     before = measure() if heldout else {}
     whole = balanced(objective, config.model.moe_aux_loss_coef)
@@ -76,27 +77,23 @@ def run(config: DistillationConfig, inputs: Inputs, context: Context) -> Result:
             train,
             fraction=config.on_policy_fraction,
             rollouts=config.rollouts,
-            training=config.training,
             seed=config.seed,
             directory=inputs["policy"],
-            dist_info=context.dist_info,
-            cluster=context.cluster,
         ),
-        num_examples=len(examples),
-        training=config.training,
-        context=context,
         evaluate=measure if heldout else None,
         batches_use_model=config.on_policy_fraction > 0,
     )
-    save_model(student, tokenizer, context)
-    measured = before_and_after(before, measure()) if heldout else {}
-    return Result({"examples": float(len(examples)), **measured})
+    metrics = {"examples": float(len(examples))}
+    if heldout:
+        metrics |= before_and_after(before, measure())
+    student.save(tokenizer)
+    return Result(metrics)
 
 
 def _probe(
     config: DistillationConfig,
     tokenizer: PreTrainedTokenizerBase,
-    student: LanguageModel,
+    student: TrainedModel,
     train: Examples,
     objective: Objective[Batch],
     *,
@@ -129,17 +126,13 @@ def _require_one_vocabulary(
 
 
 def _mean_divergence(
-    objective: Objective[Batch],
-    student: LanguageModel,
-    examples: Examples,
-    config: DistillationConfig,
+    objective: Objective[Batch], student: TrainedModel, examples: Examples
 ) -> float:
 
-    with torch.no_grad():
-        budget = config.training.micro_batch_tokens
-        found = [
-            objective(student, batch).metrics["divergence"]
-            for _, batch in cut(examples, range(len(examples.lengths)), budget)
-        ]
-    count = sum(mean.count for mean in found)
-    return sum(mean.total for mean in found) / count if count else float("nan")
+    def divergence(model: nn.Module, batch: Batch) -> Mean:
+        return objective(model, batch).metrics["divergence"]
+
+    budget, ranks = student.training.micro_batch_tokens, student.context.dist_info
+    parts = measured(student, examples, divergence, budget_tokens=budget, dist_info=ranks)
+    count = sum(mean.count for _, mean in parts)
+    return sum(mean.total for _, mean in parts) / count if count else float("nan")

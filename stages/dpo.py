@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_pairs, pair_examples
-from stages.batches.micro_batches import Pairs, micro_batches, over_all, sharing_pays
+from stages.batches.measured_items import over_all
+from stages.batches.micro_batches import Pairs, micro_batches, sharing_pays
 from stages.canaries.answers import answers_in
 from stages.canaries.probe import Probe, dataset_probe, equal_reference_of, trained_logprobs
 from stages.canaries.running import run_canaries
@@ -19,10 +20,10 @@ from stages.configs.dpo_config import STAGE, DpoConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import Preference, preferences
 from stages.sampling.selection import without_repeats
-from stages.training.engines import best_device
-from stages.training.fit import fit, save_model
+from stages.training.fit import fit
 from stages.training.heldout_metrics import before_and_after, pair_metrics
 from stages.training.reference_logprobs import Reference, reference_of
+from stages.training.trained_model import TrainedModel
 from training_core.algorithms.pair_logprobs import PairLogprobs
 from training_core.algorithms.preference_losses import PREFERENCE_LOSSES, implicit_rewards
 from training_core.data import chat
@@ -30,7 +31,6 @@ from training_core.errors import ConfigError
 from training_core.loop import Objective
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows, sequence_logprobs
-from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import PairBatch, pair_logprobs, preference
 
@@ -56,14 +56,14 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     heldout_rows = preferences(config.eval_data) if config.eval_data else []
     heldout = encode(heldout_rows)
 
-    options = config.model.load_options(seed=config.seed)
-    policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
+    loaded = hub.load_policy(inputs["policy"], options=config.model.load_options(seed=config.seed))
+    policy = TrainedModel(loaded, len(pairs), config.training, context)
     shares = sharing_pays(policy, pairs, pad_id, sequence_logprobs, is_sum=True)
-    packs = packs_rows(policy)
+    packs = packs_rows(policy.model)
     train, test = (Pairs(some, pad_id, policy.device, shares, packs) for some in (pairs, heldout))
     budget = config.training.micro_batch_tokens
     if entry.needs_reference:
-        reference = reference_of(policy, inputs, config.model, config.seed, context)
+        reference = reference_of(policy, inputs, config.model, config.seed)
         train, test = (_with_reference(each, reference, budget) for each in (train, test))
 
     rewards = partial(implicit_rewards, entry, beta=config.loss.beta)
@@ -75,7 +75,7 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
     )
 
     def measure() -> Mapping[str, float]:
-        found = _measured(policy, test, rewards, budget)
+        found = _measured(policy, test, rewards)
         return {f"heldout_{name}": value for name, value in found.items()}
 
     before = measure()
@@ -86,18 +86,15 @@ def run(config: DpoConfig, inputs: Inputs, context: Context) -> Result:
         policy,
         objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
-        num_examples=len(pairs),
-        training=config.training,
-        context=context,
         evaluate=measure if heldout else None,
     )
-    save_model(policy, tokenizer, context)
     metrics = {
         "train_pairs": float(len(pairs)),
         "duplicates": float(repeated),
-        "accuracy": _measured(policy, train, rewards, budget)["accuracy"],
+        "accuracy": _measured(policy, train, rewards)["accuracy"],
         **before_and_after(before, measure()),
     }
+    policy.save(tokenizer)
     return Result(metrics)
 
 
@@ -124,24 +121,24 @@ def _with_reference(pairs: Pairs, reference: Reference, budget: int) -> Pairs:
     return replace(pairs, ref_logprobs=sums)
 
 
-def _measured(
-    policy: LanguageModel, pairs: Pairs, rewards: Rewards, budget: int
-) -> Mapping[str, float]:
+def _measured(policy: TrainedModel, pairs: Pairs, rewards: Rewards) -> Mapping[str, float]:
     """Accuracy and margin of the implicit rewards; empty if there are no pairs."""
 
-    def both(batch: PairBatch) -> torch.Tensor:
-        known: PairLogprobs = pair_logprobs(policy, batch)
+    def both(model: nn.Module, batch: PairBatch) -> Tensor:
+        known: PairLogprobs = pair_logprobs(model, batch)
         return torch.cat(rewards(known))
 
     if not pairs.pairs:
         return {}
-    return pair_metrics(over_all(pairs, both, budget_tokens=budget, columns=2))
+    budget, ranks = policy.training.micro_batch_tokens, policy.context.dist_info
+    found = over_all(policy, pairs, both, budget_tokens=budget, columns=2, dist_info=ranks)
+    return pair_metrics(found)
 
 
 def _probe(
     config: DpoConfig,
     tokenizer: PreTrainedTokenizerBase,
-    policy: LanguageModel,
+    policy: TrainedModel,
     pairs: Pairs,
     objective: Objective[PairBatch],
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stages.configs.given_policy_config import GivenPolicyConfig
 from stages.contract import Context, Inputs, Result
 from stages.training.base_model import adapted_tokenizer, location_of
-from stages.training.fit import save_model
+from stages.training.trained_model import save_model
 from training_core.models import hub
 from training_core.models.fitting_parts import require_fit
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from stages.batches.encoding import encode_unpaired, unpaired_examples
-from stages.batches.micro_batches import Examples, over_all
+from stages.batches.measured_items import over_all
+from stages.batches.micro_batches import Examples
 from stages.batches.unpaired_batches import UnpairedExamples, mismatch, unpaired_batches
 from stages.canaries.answers import answers_in
 from stages.canaries.probe import Probe, dataset_probe, equal_reference_of, trained_logprobs
@@ -18,16 +20,16 @@ from stages.configs.kto_config import STAGE, KtoConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import UnpairedResponse, unpaired_responses
 from stages.training.engines import best_device
-from stages.training.fit import fit, save_model
+from stages.training.fit import fit
 from stages.training.heldout_metrics import before_and_after
 from stages.training.reference_logprobs import Reference, reference_of
+from stages.training.trained_model import TrainedModel
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.data import chat
 from training_core.errors import DataError
 from training_core.loop import Objective
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
-from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.unpaired import UnpairedBatch, unpaired
 from training_core.types import UnpairedExample
@@ -51,9 +53,9 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
     rows = _with_both_labels(encode(source_rows))
     heldout = encode(read(config.eval_data) if config.eval_data else [])
 
-    options = config.model.load_options(seed=config.seed)
-    policy = hub.load_policy(inputs["policy"], options=options).to(best_device())
-    reference = reference_of(policy, inputs, config.model, config.seed, context)
+    loaded = hub.load_policy(inputs["policy"], options=config.model.load_options(seed=config.seed))
+    policy = TrainedModel(loaded, len(rows), config.training, context)
+    reference = reference_of(policy, inputs, config.model, config.seed)
     budget = config.training.micro_batch_tokens
     train, test = (
         _with_reference(_unpaired(some, pad_id, config), reference, budget)
@@ -81,25 +83,22 @@ def run(config: KtoConfig, inputs: Inputs, context: Context) -> Result:
             seed=config.seed,
             dist_info=context.dist_info,
         ),
-        num_examples=len(rows),
-        training=config.training,
-        context=context,
         evaluate=measure if heldout else None,
         batches_use_model=True,
     )
-    save_model(policy, tokenizer, context)
     metrics = {
         "examples": float(len(rows)),
         "desirable_fraction": sum(r.is_desirable for r in rows) / len(rows),
         **before_and_after(before, measure()),
     }
+    policy.save(tokenizer)
     return Result(metrics)
 
 
 def _probe(
     config: KtoConfig,
     tokenizer: PreTrainedTokenizerBase,
-    policy: LanguageModel,
+    policy: TrainedModel,
     rated: UnpairedExamples,
     objective: Objective[UnpairedBatch],
     *,
@@ -158,17 +157,23 @@ def _with_both_labels(rows: Sequence[UnpairedExample]) -> Sequence[UnpairedExamp
 
 
 def _measured(
-    policy: LanguageModel, rated: UnpairedExamples, config: KtoConfig
+    policy: TrainedModel, rated: UnpairedExamples, config: KtoConfig
 ) -> Mapping[str, float]:
     """Mean implicit rewards of held-out responses; empty if one kind is missing."""
     desirable = [row.is_desirable for row in rated.rows]
     if not any(desirable) or all(desirable):
         return {}
+
+    def sums_of(model: nn.Module, batch: UnpairedBatch) -> Tensor:
+        return sequence_logprobs(model, batch.batch)
+
     sums = over_all(
+        policy,
         rated,
-        lambda batch: sequence_logprobs(policy, batch.batch),
+        sums_of,
         budget_tokens=config.training.micro_batch_tokens,
         columns=1,
+        dist_info=policy.context.dist_info,
     )[:, 0]
     rewards = (config.loss.beta * (sums - rated.references[:, 0])).tolist()
     good = [r for r, is_good in zip(rewards, desirable, strict=True) if is_good]

@@ -17,12 +17,11 @@ from stages.configs.data_config import DataConfig
 from stages.configs.process_reward_config import STAGE, ProcessRewardConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import solutions
-from stages.training.engines import best_device
-from stages.training.fit import fit, save_model
+from stages.training.fit import fit
+from stages.training.trained_model import TrainedModel
 from training_core.algorithms.process_losses import step_cross_entropy
 from training_core.data import chat
 from training_core.models import hub
-from training_core.models.language_model import LanguageModel
 from training_core.objectives.balanced import balanced
 from training_core.objectives.step_labels import process_reward
 from training_core.types import LabelledSolution
@@ -39,12 +38,14 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
     tokenizer = hub.load_tokenizer(inputs["policy"])
     pad_id = chat.pad_id(tokenizer)
     solutions, heldout = solutions_of(config, inputs, tokenizer)
-    options = config.model.load_options(seed=config.seed)
-    model = hub.load_step_model(inputs["policy"], options=options).to(best_device())
+    loaded = hub.load_step_model(
+        inputs["policy"], options=config.model.load_options(seed=config.seed)
+    )
+    model = TrainedModel(loaded, len(solutions), config.training, context)
     train, test = (LabelledSolutions(some, pad_id, model.device) for some in (solutions, heldout))
 
     def measure() -> Mapping[str, float]:
-        return _heldout_metrics(model, test, config)
+        return _heldout_metrics(model, test)
 
     objective = balanced(process_reward(step_cross_entropy), config.model.moe_aux_loss_coef)
     run_canaries(
@@ -66,14 +67,11 @@ def run(config: ProcessRewardConfig, inputs: Inputs, context: Context) -> Result
         model,
         objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
-        num_examples=len(solutions),
-        training=config.training,
-        context=context,
         evaluate=measure if heldout else None,
     )
-    model.config.pad_token_id = pad_id
-    save_model(model, tokenizer, context)
     metrics = {"train_solutions": float(len(solutions)), **measure()}
+    model.model.config.pad_token_id = pad_id
+    model.save(tokenizer)
     return Result(metrics)
 
 
@@ -98,11 +96,10 @@ def solutions_of(
     return [solution for _, solution in train], [solution for _, solution in heldout]
 
 
-def _heldout_metrics(
-    model: LanguageModel, rows: LabelledSolutions, config: ProcessRewardConfig
-) -> Mapping[str, float]:
+def _heldout_metrics(model: TrainedModel, rows: LabelledSolutions) -> Mapping[str, float]:
 
-    scores, labels = judged_steps(model, rows, budget_tokens=config.training.micro_batch_tokens)
+    budget, ranks = model.training.micro_batch_tokens, model.context.dist_info
+    scores, labels = judged_steps(model, rows, budget_tokens=budget, dist_info=ranks)
     if not len(labels):
         return {}
     is_right = labels > 0.5  # noqa: PLR2004 - more likely right than not

@@ -21,16 +21,15 @@ from stages.configs.data_config import DataConfig
 from stages.configs.reward_model_config import STAGE, RewardModelConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import preferences
-from stages.training.engines import best_device
-from stages.training.fit import fit, save_model
+from stages.training.fit import fit
 from stages.training.heldout_metrics import pair_metrics, pair_scores
+from stages.training.trained_model import TrainedModel
 from training_core.algorithms.reward_losses import REWARD_LOSSES
 from training_core.data import chat
 from training_core.data.templates import ending_at_the_response
 from training_core.errors import DataError
 from training_core.models import hub
 from training_core.models.causal_lm import packs_rows
-from training_core.models.language_model import LanguageModel
 from training_core.models.scalar_head import sequence_scores
 from training_core.objectives.balanced import balanced, each_counts
 from training_core.objectives.preference import pairwise_reward
@@ -53,16 +52,18 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
     pad_id = chat.pad_id(tokenizer)
     pairs, heldout = pairs_of(config, inputs, tokenizer)
 
-    options = config.model.load_options(seed=config.seed)
-    model = hub.load_scalar_model(inputs["policy"], options=options).to(best_device())
+    loaded = hub.load_scalar_model(
+        inputs["policy"], options=config.model.load_options(seed=config.seed)
+    )
+    model = TrainedModel(loaded, len(pairs), config.training, context)
     shares = sharing_pays(model, pairs, pad_id, sequence_scores, is_sum=False)
-    packs = packs_rows(model)
+    packs = packs_rows(model.model)
     train, test = (Pairs(some, pad_id, model.device, shares, packs) for some in (pairs, heldout))
     loss = partial(REWARD_LOSSES[config.loss], centering_coef=config.centering_coef)
     budget = config.training.micro_batch_tokens
 
     def measure() -> Mapping[str, float]:
-        scores = pair_scores(model, test, budget_tokens=budget)
+        scores = pair_scores(model, test, budget_tokens=budget, dist_info=context.dist_info)
         return {f"heldout_{name}": value for name, value in pair_metrics(scores).items()}
 
     objective = balanced(
@@ -75,12 +76,9 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         model,
         objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
-        num_examples=len(pairs),
-        training=config.training,
-        context=context,
         evaluate=measure if heldout else None,
     )
-    scores = pair_scores(model, train, budget_tokens=budget)
+    scores = pair_scores(model, train, budget_tokens=budget, dist_info=context.dist_info)
     metrics = {
         "train_pairs": float(len(pairs)),
         "heldout_pairs": float(len(heldout)),
@@ -89,18 +87,18 @@ def run(config: RewardModelConfig, inputs: Inputs, context: Context) -> Result:
         "reward_std": float(scores.std()),
         **_held_out(config, model, tokenizer, train, test),
     }
-    _require_scale(metrics["reward_mean"], metrics["reward_std"], model.dtype)
-    model.config.reward_mean = metrics["reward_mean"]
-    model.config.reward_std = metrics["reward_std"]
-    model.config.pad_token_id = pad_id
+    _require_scale(metrics["reward_mean"], metrics["reward_std"], model.model.dtype)
+    model.model.config.reward_mean = metrics["reward_mean"]
+    model.model.config.reward_std = metrics["reward_std"]
+    model.model.config.pad_token_id = pad_id
     tokenizer.chat_template = ending_at_the_response(tokenizer.get_chat_template())
-    save_model(model, tokenizer, context)
+    model.save(tokenizer)
     return Result(metrics)
 
 
 def _held_out(
     config: RewardModelConfig,
-    model: LanguageModel,
+    model: TrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     train: Pairs,
     heldout: Pairs,
@@ -108,8 +106,8 @@ def _held_out(
     """Measure the trained model on the held-out pairs; empty if there are none."""
     if not heldout.pairs:
         return {}
-    budget = config.training.micro_batch_tokens
-    scores = pair_scores(model, heldout, budget_tokens=budget)
+    budget, ranks = config.training.micro_batch_tokens, model.context.dist_info
+    scores = pair_scores(model, heldout, budget_tokens=budget, dist_info=ranks)
     evidence = held_out_evidence(
         model,
         tokenizer,
@@ -118,6 +116,7 @@ def _held_out(
         scores,
         max_tokens=config.training.max_tokens,
         budget_tokens=budget,
+        dist_info=ranks,
     )
     return {**{f"heldout_{name}": v for name, v in pair_metrics(scores).items()}, **evidence}
 

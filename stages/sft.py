@@ -19,9 +19,9 @@ from stages.configs.sft_config import STAGE, SftConfig
 from stages.contract import Context, Inputs, Result, resolve_source
 from stages.datasets import Demonstration
 from stages.training.base_model import base_model, base_tokenizer
-from stages.training.engines import best_device
-from stages.training.fit import fit, save_model
+from stages.training.fit import fit
 from stages.training.heldout_metrics import before_and_after, mean_loss
+from stages.training.trained_model import TrainedModel
 from training_core.data import chat
 from training_core.models.causal_lm import packs_rows
 from training_core.objectives.balanced import balanced
@@ -38,19 +38,21 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
     source = resolve_source("sft.data", config.data, "dataset", inputs)
     base = resolve_source("sft.base", config.base, "policy", inputs)
     tokenizer = base_tokenizer(config, base, source)
-    model = base_model(config, base, tokenizer).to(best_device())
     pad_id = chat.pad_id(tokenizer)
-    packs = packs_rows(model)
     rows = _rows(config, source)
-    train = Examples(_encode(config, tokenizer, rows), pad_id, model.device, packs)
+    examples = _encode(config, tokenizer, rows)
+    loaded = base_model(config, base, tokenizer)
+    model = TrainedModel(loaded, len(examples), config.training, context)
+    packs = packs_rows(model.model)
+    train = Examples(examples, pad_id, model.device, packs)
     eval_rows = _rows(config, config.eval_data) if config.eval_data else []
     heldout_rows = _encode(config, tokenizer, eval_rows) if eval_rows else []
     heldout = Examples(heldout_rows, pad_id, model.device, packs)
     objective = balanced(supervised, config.model.moe_aux_loss_coef)
 
     def measure() -> Mapping[str, float]:
-        budget = config.training.micro_batch_tokens
-        return {"heldout_loss": mean_loss(model, heldout, budget_tokens=budget)}
+        budget, ranks = config.training.micro_batch_tokens, context.dist_info
+        return {"heldout_loss": mean_loss(model, heldout, budget_tokens=budget, dist_info=ranks)}
 
     before = measure() if heldout_rows else {}
     run_canaries(
@@ -73,15 +75,12 @@ def run(config: SftConfig, inputs: Inputs, context: Context) -> Result:
         model,
         objective,
         micro_batches(train, config.training, seed=config.seed, dist_info=context.dist_info),
-        num_examples=len(train.examples),
-        training=config.training,
-        context=context,
         evaluate=measure if heldout_rows else None,
     )
-    save_model(model, tokenizer, context)
     metrics = {"examples": float(len(train.examples))}
     if heldout_rows:
         metrics |= before_and_after(before, measure())
+    model.save(tokenizer)
     return Result(metrics)
 
 

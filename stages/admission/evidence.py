@@ -11,11 +11,13 @@ from transformers import PreTrainedTokenizerBase
 
 from stages.admission.null_responses import spoiled
 from stages.admission.null_rules import preferences_of
-from stages.batches.micro_batches import Examples, over_all
+from stages.batches.measured_items import over_all
+from stages.batches.micro_batches import Examples
 from stages.configs.admission_config import NullName, RuleName
 from stages.sampling.intervals import share_interval
 from training_core.data.chat import eos_id, pad_id
-from training_core.models.language_model import LanguageModel
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.models.computing import ComputingModel
 from training_core.models.scalar_head import sequence_scores
 from training_core.types import Pair
 
@@ -25,7 +27,7 @@ CALIBRATION_BINS = 10
 
 
 def held_out_evidence(
-    model: LanguageModel,
+    model: ComputingModel,
     tokenizer: PreTrainedTokenizerBase,
     train: Sequence[Pair],
     heldout: Sequence[Pair],
@@ -33,6 +35,7 @@ def held_out_evidence(
     *,
     max_tokens: int,
     budget_tokens: int,
+    dist_info: DistInfo = SINGLE_PROCESS,
 ) -> dict[str, float]:
     """Measure what `AdmissionConfig` asks for.
 
@@ -44,6 +47,7 @@ def held_out_evidence(
         scores: [N, 2] of the held-out pairs: chosen, rejected.
         max_tokens: limit of a sequence.
         budget_tokens: padded tokens of a micro-batch, at most.
+        dist_info: this process; every rank must call this.
 
     Returns:
         `heldout_accuracy_low` and `…_high`, `heldout_calibration_error`, `heldout_brier`; for each
@@ -63,10 +67,12 @@ def held_out_evidence(
             spoiled(name, p.chosen, end=eos_id(tokenizer), max_tokens=max_tokens) for p in some
         ]
         lower = over_all(
+            model,
             Examples(copies, pad_id(tokenizer), model.device),
-            lambda batch: sequence_scores(model, batch),
+            sequence_scores,
             budget_tokens=budget_tokens,
             columns=1,
+            dist_info=dist_info,
         )[:, 0]
         wins = (scores[: len(some), 0] > lower).double().tolist()
         found |= {

@@ -19,9 +19,8 @@ from stages.configs.training_config import TrainingConfig
 from training_core.data.batching import batch_indices, collate, cut_by_tokens
 from training_core.data.layout import collate_packed, collate_shared, row_length
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
-from training_core.distributed import all_gather_object
 from training_core.models.causal_lm import can_branch
-from training_core.models.language_model import LanguageModel
+from training_core.models.computing import ComputingModel
 from training_core.objectives.preference import PairBatch
 from training_core.types import Batch, Example, Pair
 
@@ -81,35 +80,6 @@ def cut(
     for positions in cut_by_tokens(lengths, budget_tokens, world_size=dist_info.world_size):
         members = [indices[p] for p in positions]
         yield members, collator(members)
-
-
-@torch.no_grad()
-def over_all(
-    collator: Collator[T],
-    measure: Callable[[T], Tensor],
-    *,
-    budget_tokens: int,
-    columns: int,
-    dist_info: DistInfo = SINGLE_PROCESS,
-) -> Tensor:
-    """Measure every item once, in micro-batches.
-
-    Args:
-        collator: the items.
-        measure: micro-batch of b items -> [columns * b], in the order of `collate_shared`.
-        budget_tokens: largest number of padded tokens in a micro-batch.
-        columns: number of values per item.
-        dist_info: this process; of n processes each measures every n-th micro-batch, and all get
-            all results.
-
-    Returns:
-        [number of items, columns] float64 on the CPU.
-    """
-    found = torch.zeros(len(collator.lengths), columns, dtype=torch.float64)
-    cuts = cut_by_tokens(collator.lengths, budget_tokens)
-    for members in cuts[dist_info.rank :: dist_info.world_size]:
-        found[members] = measure(collator(members)).reshape(columns, -1).T.double().cpu()
-    return torch.stack(all_gather_object(found, dist_info)).sum(dim=0)
 
 
 def rows_of(
@@ -201,7 +171,7 @@ class Pairs:
 
 
 def sharing_pays(
-    model: LanguageModel,
+    model: ComputingModel,
     pairs: Sequence[Pair],
     pad_id: int,
     measure: Callable[[nn.Module, Batch], Tensor],
@@ -214,13 +184,13 @@ def sharing_pays(
     a pair of average length and the longest pair must give the same numbers.
 
     Args:
-        model: the model that gets the batches.
+        model: the model that gets the batches; every rank must call this.
         pairs: all pairs of the dataset.
         pad_id: token id for padding.
         measure: (model, batch) -> [S], one number per sequence.
         is_sum: whether the number is a sum over the trained tokens; see `rounding`.
     """
-    if not pairs or not can_branch(model):
+    if not pairs or not can_branch(model.model):
         return False
     groups = [(pair.chosen, pair.rejected) for pair in pairs]
     shared = sum(row_length(group) for group in groups)
@@ -229,8 +199,9 @@ def sharing_pays(
         return False
     middling = min(groups, key=lambda g: abs(row_length(g) - shared / len(groups)))
     some = (middling, max(groups, key=row_length))
-    gaps = [_sharing_gap(model, group, pad_id, measure) for group in some]
-    limits = [rounding(model.dtype, group if is_sum else ()) for group in some]
+    with model.at_work():
+        gaps = [_sharing_gap(model, group, pad_id, measure) for group in some]
+    limits = [rounding(model.model.dtype, group if is_sum else ()) for group in some]
     is_exact = all(gap <= limit for gap, limit in zip(gaps, limits, strict=True))
     if is_exact:
         left = 100 * shared / apart
@@ -256,13 +227,12 @@ def rounding(dtype: torch.dtype, sequences: Sequence[Example] = ()) -> float:
     return ROUNDING.get(dtype, ROUNDING_HALF) * max(1.0, tokens / SHORT_TOKENS)
 
 
-@torch.no_grad()
 def _sharing_gap(
-    model: LanguageModel,
+    model: ComputingModel,
     group: Sequence[Example],
     pad_id: int,
     measure: Callable[[nn.Module, Batch], Tensor],
 ) -> float:
-    apart = measure(model, collate(group, pad_id, model.device))
-    shared = measure(model, collate_shared([group], pad_id, model.device))
+    apart = model.compute(measure, collate(group, pad_id, model.device))
+    shared = model.compute(measure, collate_shared([group], pad_id, model.device))
     return float((apart - shared).abs().max())

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from stages.batches.micro_batches import cut
+from stages.batches.measured_items import measured
 from training_core.data.batching import collate
-from training_core.models.language_model import LanguageModel
+from training_core.dist_info import SINGLE_PROCESS, DistInfo
+from training_core.models.computing import Computing
 from training_core.models.step_head import step_scores
 from training_core.objectives.step_labels import StepBatch
 from training_core.types import LabelledSolution
@@ -52,17 +53,24 @@ class LabelledSolutions:
         )
 
 
-@torch.no_grad()
 def judged_steps(
-    model: LanguageModel, rows: LabelledSolutions, *, budget_tokens: int
+    model: Computing,
+    rows: LabelledSolutions,
+    *,
+    budget_tokens: int,
+    dist_info: DistInfo = SINGLE_PROCESS,
 ) -> tuple[Tensor, Tensor]:
-    """Score every labelled step.
+    """Score every labelled step; see `measured`.
 
     Returns:
         scores [K] (log-odds of being right) and labels [K], on the CPU.
     """
-    scores, labels = [torch.empty(0)], [torch.empty(0)]
-    for _, batch in cut(rows, range(len(rows.solutions)), budget_tokens):
-        scores.append(step_scores(model, batch.batch, batch.ends).float().cpu())
-        labels.append(batch.labels.float().cpu())
+
+    def judge(model: nn.Module, batch: StepBatch) -> tuple[Tensor, Tensor]:
+        scores = step_scores(model, batch.batch, batch.ends).float().cpu()
+        return scores, batch.labels.float().cpu()
+
+    parts = measured(model, rows, judge, budget_tokens=budget_tokens, dist_info=dist_info)
+    scores = [torch.empty(0), *(scores for _, (scores, _) in parts)]
+    labels = [torch.empty(0), *(labels for _, (_, labels) in parts)]
     return torch.cat(scores), torch.cat(labels)

@@ -13,13 +13,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from stages.batches.measured_items import over_all
 from stages.batches.micro_batches import Examples, cut
 from stages.configs.training_config import TrainingConfig
 from training_core.data.batching import batch_indices, collate
 from training_core.dist_info import SINGLE_PROCESS, DistInfo
-from training_core.distributed import all_gather_object
 from training_core.models.causal_lm import sequence_logprobs
-from training_core.models.language_model import LanguageModel
+from training_core.models.computing import Computing
 from training_core.objectives.unpaired import UnpairedBatch
 from training_core.types import Batch, Example, UnpairedExample
 
@@ -136,7 +136,7 @@ def _split(example: Example) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def unpaired_batches(
-    policy: LanguageModel,
+    policy: Computing,
     rated: UnpairedExamples,
     training: TrainingConfig,
     baseline: Callable[[Tensor], Tensor],
@@ -154,24 +154,22 @@ def unpaired_batches(
         seed: seed of the order.
         dist_info: this process; the processes share the measuring, and all get the same baseline.
     """
-    mismatched = Examples(rated.mismatched, rated.pad_id, rated.device)
     budget = training.micro_batch_tokens
 
     def batch_of(step: int) -> list[UnpairedBatch]:
         chosen = batch_indices(
             len(rated.rows), training.batch_size, training.epochs, seed=seed, step=step
         )
-        mine = chosen[dist_info.rank :: dist_info.world_size]
-        logratios = [torch.empty(0, dtype=torch.float64)]
-        with torch.no_grad():
-            for members, batch in cut(mismatched, mine, budget):
-                sums = sequence_logprobs(policy, batch).double().cpu()
-                logratios.append(sums - rated.references[members, 1])
-        level = (
-            baseline(torch.cat(all_gather_object(torch.cat(logratios), dist_info)))
-            .float()
-            .to(rated.device)
-        )
+        partners = [rated.mismatched[i] for i in chosen]
+        sums = over_all(
+            policy,
+            Examples(partners, rated.pad_id, rated.device),
+            sequence_logprobs,
+            budget_tokens=budget,
+            columns=1,
+            dist_info=dist_info,
+        )[:, 0]
+        level = baseline(sums - rated.references[chosen, 1]).float().to(rated.device)
         parts = cut(rated, chosen, budget, dist_info)
         return [replace(batch, baseline=level) for _, batch in parts]
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from stages.batches.micro_batches import Collator, over_all, rounding
+from stages.batches.measured_items import over_all
+from stages.batches.micro_batches import Collator, rounding
 from stages.batches.sequences import Encoded, examples_in
 from training_core.loop import Objective
 from training_core.models.causal_lm import hidden_states, logprobs, sequence_logprobs
-from training_core.models.language_model import LanguageModel
+from training_core.models.computing import ComputingModel
 from training_core.types import Batch, Example, Loss, MicroBatch
 
 M = TypeVar("M", bound=MicroBatch)
@@ -120,7 +121,7 @@ class Probe:
 
 
 def dataset_probe(
-    model: LanguageModel,
+    model: ComputingModel,
     tokenizer: PreTrainedTokenizerBase,
     collator: Collator[M],
     items: Sequence[Encoded],
@@ -134,7 +135,7 @@ def dataset_probe(
     """Build the probe of a stage that trains on a dataset.
 
     Args:
-        model: before the first step.
+        model: before the first step, at work.
         tokenizer: its tokenizer.
         collator: the items as tensors.
         items: of the collator.
@@ -148,11 +149,11 @@ def dataset_probe(
     return Probe(
         tokenizer,
         model.device,
-        rounding_of(model),
+        rounding_of(model.model),
         sequences=[e for item in items[:READ_ITEMS] for e in examples_in(item)],
         computed=[e for i in chosen for e in examples_in(items[i])][:COMPUTED_ITEMS],
-        compute=lambda batch: outputs(model, batch),
-        loss_of=lambda some: objective(model, collator([chosen[i] for i in some])),
+        compute=lambda batch: model.compute(outputs, batch),
+        loss_of=lambda some: model.compute(objective, collator([chosen[i] for i in some])),
         items=len(chosen),
         answers=answers,
         equal_reference=equal_reference,
@@ -160,7 +161,7 @@ def dataset_probe(
 
 
 def equal_reference_of(
-    policy: LanguageModel,
+    policy: ComputingModel,
     collator: Collator[MicroBatch],
     items: Sequence[Encoded],
     references: Tensor,
@@ -169,15 +170,20 @@ def equal_reference_of(
     """Compare a policy with the log-probabilities of an equal reference.
 
     Args:
-        policy: before the first step.
+        policy: before the first step, at work.
         collator: some items as tensors.
         items: of the collator.
         references: [items, sides] summed log-probabilities.
         budget_tokens: padded tokens of a micro-batch.
     """
+
+    def sums(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+        return sequence_logprobs(model, micro_batch.batch)
+
     now = over_all(
+        policy,
         collator,
-        lambda micro_batch: sequence_logprobs(policy, micro_batch.batch),
+        sums,
         budget_tokens=budget_tokens,
         columns=references.shape[1],
     )
@@ -185,8 +191,8 @@ def equal_reference_of(
     return EqualReference(
         now - references,
         sum(sum(example.loss_mask) for example in sequences),
-        rounding(policy.dtype, sequences),
-        policy.dtype in (torch.bfloat16, torch.float16),
+        rounding(policy.model.dtype, sequences),
+        policy.model.dtype in (torch.bfloat16, torch.float16),
     )
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from torch import nn
-
 from stages.canaries.canary_results import read_results, write_results
 from stages.canaries.probe import Probe
 from stages.canaries.table import CANARIES
@@ -15,6 +13,8 @@ from stages.configs.stage_record import StageRecord
 from stages.configs.trained_stage import TrainedStageConfig
 from stages.contract import Context
 from stages.training.fit import eval_mode
+from stages.training.trained_model import TrainedModel
+from training_core.distributed import any_rank
 from training_core.errors import CanaryError
 
 log = logging.getLogger(__name__)
@@ -24,12 +24,13 @@ def run_canaries(
     stage: StageRecord,
     config: TrainedStageConfig,
     context: Context,
-    model: nn.Module,
+    model: TrainedModel,
     probe: Callable[[], Probe],
 ) -> None:
     """Check a model before its first step; an attempt that resumes keeps the earlier results.
 
-    Changes nothing: no gradients, dropout off, random state restored. Only the first rank computes.
+    Changes nothing: no gradients, dropout off, random state restored. Only the first rank computes,
+    unless the model needs all; every rank must call this.
 
     Args:
         stage: has the names of its canaries.
@@ -41,10 +42,11 @@ def run_canaries(
     Raises:
         CanaryError: for the first that fails.
     """
-    if not context.dist_info.is_first or keeps_earlier_results(context):
+    if any_rank(keeps_earlier_results(context), context.dist_info):
         return
-    with eval_mode(model):
-        check(stage.canaries, context, probe(), skip=config.skip_canaries)
+    with model.at_work(), eval_mode(model.model):
+        if context.dist_info.is_first or model.computes_together:
+            check(stage.canaries, context, probe(), skip=config.skip_canaries)
 
 
 def keeps_earlier_results(context: Context) -> bool:

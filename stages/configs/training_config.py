@@ -116,6 +116,11 @@ class TorchEngineConfig(Block):
 
     name: Literal["torch"] = operational("torch", "Name of the engine.")
 
+    @property
+    def divides_weights(self) -> bool:
+        """Return False: each worker has all weights."""
+        return False
+
 
 class DeepSpeedEngineConfig(Block):
     """DeepSpeed ZeRO: optimizer state, gradients and parameters are sharded over the workers.
@@ -137,10 +142,15 @@ class DeepSpeedEngineConfig(Block):
         1, "Number of workers that share the matrices of a layer (AutoTP, with ZeRO 1 or 2).", gt=0
     )
 
+    @property
+    def divides_weights(self) -> bool:
+        """Return whether the workers divide the weights, too: ZeRO 3."""
+        return self.zero_stage == 3  # noqa: PLR2004 - its number
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse combinations that DeepSpeed would refuse later, or ignore."""
-        if self.offload_parameters and self.zero_stage != 3:  # noqa: PLR2004
+        if self.offload_parameters and not self.divides_weights:
             raise ValueError(
                 f"offload_parameters needs zero_stage 3, found {self.zero_stage}; "
                 "change one of the two"

@@ -29,8 +29,8 @@ from stages.reinforcement.ppo_objectives import critic_objective_of, policy_obje
 from stages.reinforcement.rollout_group import RolloutGroup
 from stages.sampling.rollouts import PROBES
 from stages.training.checkpointing import Checkpoints
-from stages.training.fit import save_model
 from stages.training.resumable_steps import StepDone, run_steps
+from stages.training.trained_model import save_model
 from training_core.data.batching import even_batches
 from training_core.data.chat import pad_id
 from training_core.dist_info import SINGLE_PROCESS, DistInfo

@@ -6,7 +6,7 @@ Shapes: B sequences, T tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,27 +19,13 @@ from training_core.ema import WeightAverage
 from training_core.engine.protocol import TrainEngine
 from training_core.loop import Objective, train_steps
 from training_core.models.causal_lm import logprobs
-from training_core.models.language_model import LanguageModel
+from training_core.models.computing import Computing
 from training_core.models.offloading import FrozenWeights
 from training_core.models.parts import TrainedPart, has_adapter
 from training_core.models.scalar_head import sequence_scores, token_values
 from training_core.types import Batch, Experience, MicroBatch
 
 M = TypeVar("M", bound=MicroBatch)
-
-
-class Computing(Protocol):
-    """A model that computes without gradients: a `FrozenWeights`, or the engine of a trained one.
-
-    Attributes:
-        computes_together: whether every rank must call `compute` equally often.
-    """
-
-    computes_together: bool
-
-    def compute(self, function: Callable[[Any, Batch], Tensor], argument: Batch) -> Tensor:
-        """Return `function(model, argument)`."""
-        ...
 
 
 class FrozenModel:
@@ -174,24 +160,6 @@ def at_work(
             return function(batch)
 
     return call
-
-
-def logprobs_without_adapter(
-    model: Computing,
-    temperature: float,
-    budget_tokens: int,
-    dist_info: DistInfo = SINGLE_PROCESS,
-) -> FrozenModel:
-    """As `policy_logprobs`, with the adapter of the policy disabled: a reference for its KL."""
-    from training_core.models.adapters import (  # noqa: PLC0415 - importing peft takes seconds
-        adapter_disabled,
-    )
-
-    def forward(model: LanguageModel, batch: Batch) -> Tensor:
-        with adapter_disabled(model) as plain:
-            return logprobs(plain, batch, temperature=temperature)
-
-    return FrozenModel(model, forward, budget_tokens, dist_info)
 
 
 def critic_values(

@@ -25,7 +25,6 @@ from stages.reinforcement.learners import (
     at_work,
     critic_end_values,
     critic_values,
-    logprobs_without_adapter,
     policy_logprobs,
 )
 from stages.reinforcement.open_rewards import distance_to_reference, open_judge, open_reward
@@ -42,6 +41,7 @@ from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.ema import WeightAverage
 from training_core.engine.protocol import TrainEngine
 from training_core.models import hub
+from training_core.models.computing import WithoutAdapter
 from training_core.models.language_model import LanguageModel
 from training_core.models.offloading import FrozenWeights
 from training_core.rollout.engine import Policy, RolloutEngine
@@ -228,7 +228,7 @@ def _functions(
         resting = _held(reference, config, dist_info)
         of_reference = at_work(resting, policy_logprobs(resting, temperature, *shared))
     elif config.kl_coef:
-        of_reference = logprobs_without_adapter(policy, temperature, *shared)
+        of_reference = policy_logprobs(WithoutAdapter(policy), temperature, *shared)
     return TokenFunctions(
         policy_logprobs(policy, temperature, *shared) if recomputes else None,
         of_reference,

@@ -10,17 +10,15 @@ from transformers import PreTrainedTokenizerBase
 
 from stages.batches.micro_batches import Examples, cut, micro_batches
 from stages.configs.sampling_config import RolloutConfig
-from stages.configs.training_config import TrainingConfig
-from stages.contract import Cluster
 from stages.sampling.rollouts import (
     open_engine,
     placed_beside_ranks,
     sampling_of,
     verify_engine,
 )
+from stages.training.trained_model import TrainedModel
 from training_core.data.batching import batch_indices
 from training_core.data.chat import pad_id
-from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.distributed import all_gather_object
 from training_core.errors import DataError
 from training_core.models.language_model import LanguageModel
@@ -30,17 +28,14 @@ from training_core.types import Batch, Example, Prompt
 
 
 def mixed_batches(
-    student: LanguageModel,
+    student: TrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Examples,
     *,
     fraction: float,
     rollouts: RolloutConfig,
-    training: TrainingConfig,
     seed: int,
     directory: Path,
-    dist_info: DistInfo = SINGLE_PROCESS,
-    cluster: Cluster | None = None,
 ) -> Callable[[int], list[Batch]]:
     """Build step -> micro-batches: from the data, or from the student's answers to its prompts.
 
@@ -48,30 +43,31 @@ def mixed_batches(
     weights. The prompt of a conversation is everything before its last answer.
 
     Args:
-        student: model to sample from.
+        student: model to sample from; an on-policy step gathers all its weights on every rank, and
+            the first one samples for all.
         tokenizer: its tokenizer.
         examples: the data.
         fraction: share of the steps that are on-policy.
         rollouts: parameters of sampling.
-        training: contains the batch size.
         seed: seed of order and sampling.
         directory: directory of the student, for the rollout engine.
-        dist_info: this process; the first one samples for all.
-        cluster: see `Context`.
 
     Raises:
         DataError: if a prompt leaves no room for a response.
     """
+    training, context = student.training, student.context
+    dist_info = context.dist_info
     given = micro_batches(examples, training, seed=seed, dist_info=dist_info)
     if fraction == 0:
         return given
     prompts = [_prompt_of(example) for example in examples.examples]
     _require_room(prompts, rollouts)
-    engine = None
-    if dist_info.is_first:
-        placed = placed_beside_ranks(rollouts, dist_info)
-        engine = open_engine(placed, directory, student, tokenizer, cluster)
-    sample = _sampler(student, tokenizer, rollouts, engine) if engine else None
+    sample = None
+    with student.whole() as policy:
+        if dist_info.is_first:
+            placed = placed_beside_ranks(rollouts, dist_info)
+            engine = open_engine(placed, directory, policy, tokenizer, context.cluster)
+            sample = _sampler(policy, tokenizer, rollouts, engine)
 
     def batch_of(step: int) -> list[Batch]:
         if not _is_on_policy(fraction, seed, step):
@@ -80,7 +76,8 @@ def mixed_batches(
             len(prompts), training.batch_size, training.epochs, seed=seed, step=step
         )
         seeds = [(seed * 1_000_003 + step) * 100_003 + place for place in range(len(chosen))]
-        sampled = sample([prompts[i] for i in chosen], seeds, step) if sample else []
+        with student.whole():
+            sampled = sample([prompts[i] for i in chosen], seeds, step) if sample else []
         own = Examples(all_gather_object(sampled, dist_info)[0], examples.pad_id, examples.device)
         parts = cut(own, range(len(chosen)), training.micro_batch_tokens, dist_info)
         return [batch for _, batch in parts]

@@ -9,7 +9,6 @@ from stages.configs.model_config import FrozenModelsConfig
 from stages.configs.ppo_config import PpoConfig
 from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import DeepSpeedEngineConfig
-from stages.sizes.trained_stages import is_divided
 
 DIVIDES_PART = {"weights": 3, "gradients": 2, "optimizer": 1}
 """Part -> the lowest ZeRO stage that divides it over the workers."""
@@ -38,7 +37,7 @@ def _of_all_models(config: StageConfig) -> Iterator[str]:
     frozen = getattr(config, "frozen_models", None)
     if isinstance(frozen, FrozenModelsConfig) and not (frozen.shard and frozen.offload):
         yield "frozen_models: {shard: true, offload: true}"
-    elif isinstance(config, PpoConfig) and not is_divided(config.engine):
+    elif isinstance(config, PpoConfig) and not config.engine.divides_weights:
         yield "engine: {name: deepspeed, zero_stage: 3}"
 
 

@@ -27,7 +27,7 @@ from stages.sizes.dataset_rows import rows_in
 from stages.sizes.frozen_models import FrozenModels, divided_by
 from stages.sizes.rollout_engines import sampler_of
 from stages.sizes.stage_size import Roles, StageSize, Work, largest_phase, limit_of
-from stages.sizes.trained_stages import is_divided, sharding_of
+from stages.sizes.trained_stages import sharding_of
 from training_core.models.options import LoadOptions
 from training_core.sizes import flops, sampler
 from training_core.sizes.decoder import Decoder, HeadKind
@@ -152,7 +152,7 @@ def _gathers_all(config: PpoConfig) -> bool:
     """
     rollouts = config.rollouts
     copies = rollouts.engine == "transformers" and isinstance(rollouts.placement, InlineConfig)
-    return not is_divided(config.engine) or copies or config.ema_decay is not None
+    return not config.engine.divides_weights or copies or config.ema_decay is not None
 
 
 def _frozen_models_of_ppo(config: PpoConfig, decoder: Decoder) -> FrozenModels:

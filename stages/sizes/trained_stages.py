@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from stages.configs.trained_stage import TrainedStageConfig
 from stages.configs.training_config import DeepSpeedEngineConfig, EngineConfig
+from stages.sizes.frozen_models import FrozenModels
 from stages.sizes.stage_size import Roles, StageSize, Work, largest_phase, limit_of, steps_in
-from training_core.sizes import activations, flops
+from training_core.sizes import flops
 from training_core.sizes.decoder import Decoder, HeadKind
 from training_core.sizes.model_use import ModelUse, Sharding
 from training_core.sizes.training_memory import (
-    PARTITIONED,
+    WHOLE_WEIGHTS,
     MicroBatchSize,
-    Parts,
     phases,
     resting,
 )
@@ -67,7 +67,7 @@ def trained_stage(
         rows: examples of the training data; None: unknown.
     """
     use, batch = use_of(config, kind, decoder), _micro_batch(config, kind)
-    phase, roles = largest_phase(_phases(use, batch, kind))
+    phase, roles = largest_phase(_phases(config, use, batch, kind))
     return StageSize(
         workers=config.resources.num_workers,
         num_gpus=config.resources.num_gpus,
@@ -98,22 +98,24 @@ def sharding_of(engine: EngineConfig, workers: int) -> Sharding:
     return Sharding(workers, **engine.model_dump(exclude={"name"}))
 
 
-def is_divided(engine: EngineConfig) -> bool:
-    """Whether an engine divides the weights, too: ZeRO 3."""
-    return isinstance(engine, DeepSpeedEngineConfig) and engine.zero_stage == PARTITIONED
-
-
-def _phases(use: ModelUse, batch: MicroBatchSize, kind: Kind) -> Iterator[tuple[str, Roles]]:
+def _phases(
+    config: TrainedStageConfig, use: ModelUse, batch: MicroBatchSize, kind: Kind
+) -> Iterator[tuple[str, Roles]]:
+    """Yield what each role holds; ZeRO 3 also divides reference and teacher."""
     frozen = replace(use, optimizer=None, options=replace(use.options, lora=None))
-    plain = resting(frozen)
-    running = Parts(
-        activations=activations.without_gradient(frozen, batch.tokens, batch.trained_tokens)
+    divides = config.training.engine.divides_weights
+    workers = config.resources.num_workers
+    models = FrozenModels(
+        {"frozen": frozen}, divided_by=workers if divides and workers > 1 else None
     )
-    beside = {"teacher": plain + running} if kind.has_teacher else {}
+    beside = models.at_work("frozen", tokens=batch.tokens)["frozen"]
+    needs_whole = not divides or use.has_average or getattr(config, "on_policy_fraction", 0) > 0
     for name, parts in phases(use, batch):
-        yield name, {kind.role: parts, **beside}
+        if name != WHOLE_WEIGHTS or needs_whole:
+            yield name, {kind.role: parts, **({"teacher": beside} if kind.has_teacher else {})}
     if kind.has_reference and use.options.lora is None:
-        yield "reference's log-probabilities", {kind.role: plain, "reference": plain + running}
+        waiting = resting(use if divides else frozen)
+        yield "reference's log-probabilities", {kind.role: waiting, "reference": beside}
 
 
 def _micro_batch(config: TrainedStageConfig, kind: Kind) -> MicroBatchSize:

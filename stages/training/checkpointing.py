@@ -118,10 +118,23 @@ class Checkpoints:
         Raises:
             IntegrityError: if this and the earlier attempts have no intact checkpoint of `step`.
         """
+        return checkpoint.load(self._candidate(step), self._filled(model))
+
+    def resume_at(self, step: int) -> None:
+        """Load the state after `step` into engines that are in use.
+
+        Raises:
+            IntegrityError: see `load_step`.
+        """
+        candidate = self._candidate(step)
+        state = checkpoint.load(candidate, self._filled())
+        self._restore(candidate.directory / checkpoint.SHARDS, state)
+
+    def _candidate(self, step: int) -> checkpoint.Checkpoint:
         roots = self.context.checkpoint_roots
         for candidate in checkpoint.complete_checkpoints(roots):
             if candidate.step == step:
-                return checkpoint.load(candidate, self._filled(model))
+                return candidate
         raise IntegrityError(
             f"the best checkpoint, of step {step}, is missing from "
             f"{', '.join(map(str, roots))}; run the stage from the start"

@@ -14,10 +14,10 @@ from training_core.dist_info import SINGLE_PROCESS, DistInfo
 from training_core.engine.optimizers import OPTIMIZERS
 from training_core.engine.protocol import TrainEngine
 from training_core.engine.torch_engine import TorchEngine
-from training_core.engine.zero import PARTITIONED, Zero
+from training_core.engine.zero import Zero
 from training_core.errors import ConfigError
 from training_core.models.language_model import LanguageModel
-from training_core.models.parts import store_head_like_body
+from training_core.models.parts import head_weights, store_head_like_body
 from training_core.schedules import learning_rate_factor
 
 
@@ -28,8 +28,7 @@ def best_device() -> torch.device:
 
 def on_device(model: LanguageModel, engine: EngineConfig) -> LanguageModel:
     """Move a model to the device, unless its engine moves it there part by part (ZeRO 3)."""
-    is_divided = isinstance(engine, DeepSpeedEngineConfig) and engine.zero_stage == PARTITIONED
-    return model if is_divided else model.to(best_device())
+    return model if engine.divides_weights else model.to(best_device())
 
 
 def make_engine(
@@ -88,6 +87,6 @@ def _deepspeed(
     from training_core.engine.deepspeed_engine import DeepSpeedEngine  # noqa: PLC0415
 
     zero = Zero(**engine.model_dump(exclude={"name"}))
-    if zero.zero_stage == PARTITIONED:
+    if engine.divides_weights:
         store_head_like_body(model)
-    return DeepSpeedEngine(model, zero, **own, **shared)
+    return DeepSpeedEngine(model, zero, used_outside=head_weights, **own, **shared)

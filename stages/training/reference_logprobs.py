@@ -9,23 +9,26 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from stages.batches.micro_batches import Collator, over_all
+from stages.batches.measured_items import over_all
+from stages.batches.micro_batches import Collator
 from stages.configs.model_config import ModelConfig
 from stages.contract import Context, Inputs
 from stages.files import replacing
+from stages.training.trained_model import TrainedModel
 from training_core.distributed import all_gather_object
 from training_core.models import hub
 from training_core.models.causal_lm import sequence_logprobs
+from training_core.models.computing import Computing, WithoutAdapter
 from training_core.models.language_model import LanguageModel
+from training_core.models.offloading import FrozenWeights
 from training_core.storage import writing
 from training_core.types import Example, MicroBatch
 
@@ -37,12 +40,12 @@ class Reference:
     """The frozen reference model of a policy.
 
     Attributes:
-        opened: returns the model; called only if the cache has no result.
+        opened: loads the model; called only if the cache has no result.
         identity: digest and precision of its weights, e.g. `sha256… float32`.
         context: has the folder of the cache.
     """
 
-    opened: Callable[[], AbstractContextManager[LanguageModel]]
+    opened: Callable[[], Computing]
     identity: str
     context: Context
 
@@ -71,14 +74,14 @@ class Reference:
         if (found := all_gather_object(known, dist_info)[0]) is not None:
             log.info("the reference's log-probabilities are read from %s", path)
             return found
-        with self.opened() as model:
-            sums = over_all(
-                collator,
-                lambda micro_batch: sequence_logprobs(model, micro_batch.batch),
-                budget_tokens=budget_tokens,
-                columns=columns,
-                dist_info=dist_info,
-            )
+        sums = over_all(
+            self.opened(),
+            collator,
+            _sequence_logprobs,
+            budget_tokens=budget_tokens,
+            columns=columns,
+            dist_info=dist_info,
+        )
         if path is not None and dist_info.is_first:
             _write(path, sums)
         return sums
@@ -91,37 +94,42 @@ class Reference:
 
 
 def reference_of(
-    policy: LanguageModel, inputs: Inputs, options: ModelConfig, seed: int, context: Context
+    policy: TrainedModel, inputs: Inputs, options: ModelConfig, seed: int
 ) -> Reference:
     """Return the input `reference` of a stage.
 
     If the policy is an adapter on the reference, the reference is the policy with the adapter
-    disabled, and no second model is loaded.
+    disabled, and no second model is loaded. If the ranks divide the policy, they divide the
+    reference, too.
 
     Args:
         policy: the policy at the start of the stage.
         inputs: directories, with `policy` and `reference`.
         options: options with which the policy was loaded.
         seed: seed of the stage.
-        context: has the folder of the cache and the digests of the inputs.
     """
-    directory = inputs["reference"]
+    directory, context = inputs["reference"], policy.context
     lora = options.lora if inputs["policy"] == directory else None
 
-    def opened() -> AbstractContextManager[LanguageModel]:
+    def opened() -> Computing:
         if lora is not None:
-            from training_core.models.adapters import (  # noqa: PLC0415 - importing peft takes seconds
-                adapter_disabled,
-            )
-
-            return adapter_disabled(policy)
+            return WithoutAdapter(policy)
         plain = options.untrained().load_options(seed=seed)
-        model = hub.freeze(hub.load_policy(directory, options=plain))
-        return nullcontext(model.to(policy.device))
+        return frozen_beside(policy, hub.load_policy(directory, options=plain))
 
     weights = context.input_digests.get("reference", str(directory))
     bits = " 4 bits" if lora is not None and lora.load_in_4bit else ""
     return Reference(opened, f"{weights} {options.dtype}{bits}", context)
+
+
+def frozen_beside(trained: TrainedModel, model: LanguageModel) -> FrozenWeights:
+    """Freeze a model; the ranks divide it if they divide the trained model."""
+    divided_by = trained.context.dist_info if trained.computes_together else None
+    return FrozenWeights(hub.freeze(model), trained.device, divided_by=divided_by)
+
+
+def _sequence_logprobs(model: nn.Module, micro_batch: MicroBatch) -> Tensor:
+    return sequence_logprobs(model, micro_batch.batch)
 
 
 def _digest(identity: str, sequences: Sequence[Example]) -> str:

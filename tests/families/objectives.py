@@ -27,6 +27,7 @@ from training_core.algorithms.process_losses import step_cross_entropy
 from training_core.algorithms.reward_losses import REWARD_LOSSES
 from training_core.algorithms.unpaired_losses import UNPAIRED_LOSSES
 from training_core.loop import Objective, train_steps
+from training_core.models.offloading import FrozenWeights
 from training_core.objectives.divergence import distillation
 from training_core.objectives.preference import PairBatch, pairwise_reward, preference
 from training_core.objectives.step_labels import StepBatch, process_reward
@@ -146,7 +147,7 @@ def _examples(items: Sequence[int], layout: Layout, dtype: torch.dtype) -> Any:
 def _distillation(name: str) -> Case:
     def build(dtype: torch.dtype) -> Objective:
         return distillation(
-            _model(seed=5).to(dtype).requires_grad_(False),
+            FrozenWeights(_model(seed=5).to(dtype).requires_grad_(False), torch.device("cpu")),
             DIVERGENCES[name],
             temperature=1.5,
             nll_coef=0.2,

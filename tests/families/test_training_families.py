@@ -1,7 +1,6 @@
 """Silent bugs in losses and keys, one test per family that had no guard yet."""
 
 import copy
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -31,6 +30,7 @@ from training_core.data.batching import collate
 from training_core.engine.torch_engine import TorchEngine
 from training_core.loop import train_steps
 from training_core.models.causal_lm import logprobs
+from training_core.models.offloading import FrozenWeights
 from training_core.objectives.reinforcement import policy_objective
 from training_core.objectives.supervised import supervised
 from training_core.rollout.engine import Sampling
@@ -166,7 +166,7 @@ def test_kept_reference_logprobs_are_found_for_the_same_inputs_and_no_others(mak
     def ask(examples, identity="weights float32"):
         def load():
             loads.append(identity)
-            return nullcontext(make_policy())
+            return FrozenWeights(make_policy(), CPU)
 
         collator = Examples(examples, 0, CPU)
         reference = Reference(load, identity, context)

@@ -43,6 +43,7 @@ from stages.files import write_jsonl
 from stages.runtime.store import Store
 from training_core.data.chat import bos_id, pad_id
 from training_core.models.causal_lm import logprobs
+from training_core.models.offloading import FrozenWeights
 from training_core.models.scratch import Architecture, make_policy
 from training_core.objectives.supervised import supervised
 from training_core.types import Example, Loss
@@ -79,7 +80,7 @@ def examples(tokenizer):
 def probe_of(policy, tokenizer, examples, *, objective=supervised, **settings):
     collator = Examples(examples, pad_id(tokenizer), CPU)
     return dataset_probe(
-        policy,
+        FrozenWeights(policy, CPU),
         tokenizer,
         collator,
         examples,

@@ -18,6 +18,7 @@ from stages.training.heldout_metrics import mean_loss
 from tests.stages.chain import HELDOUT, PPO, ROLLOUTS, chain
 from training_core.data.cafe import true_reward
 from training_core.models import hub
+from training_core.models.offloading import FrozenWeights
 from training_core.rewards.model_reward import RewardModelReward
 from training_core.types import Prompt, Rollout
 
@@ -43,7 +44,7 @@ def test_sft_lowers_the_heldout_loss_and_its_artifact_is_the_model_that_did(chai
     rows = demonstrations(CafeDataConfig(split="heldout", size=32))
     examples = encode_demonstrations(tokenizer, rows, max_tokens=64)
     heldout = Examples(examples, int(tokenizer.pad_token_id), policy.device)
-    again = mean_loss(policy, heldout, budget_tokens=512)
+    again = mean_loss(FrozenWeights(policy, policy.device), heldout, budget_tokens=512)
     assert again == pytest.approx(metrics["heldout_loss"], abs=1e-4)
     assert chain["sft"].kind == "policy"
 

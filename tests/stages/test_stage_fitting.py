@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from stages.attempt import Attempt
 from stages.training.fit import fit
+from stages.training.trained_model import TrainedModel
 from tests.stages.waves import (
     EVERYTHING,
     TOTAL,
@@ -122,14 +123,9 @@ def test_a_checkpoint_has_what_is_trained_and_a_frozen_base_comes_from_where_it_
     def frozen_run(folder, **changes):
         model = wave()
         model.layers[1].requires_grad_(False)
-        fit(
-            model,
-            squares,
-            batch_of,
-            num_examples=TOTAL,
-            training=training(ema_decay=0.8),
-            context=context_of(folder, **changes),
-        )
+        context = context_of(folder, **changes)
+        trained = TrainedModel(model, TOTAL, training(ema_decay=0.8), context)
+        fit(trained, squares, batch_of)
         return model.state_dict()
 
     undisturbed = frozen_run(tmp_path / "peace")

@@ -33,6 +33,7 @@ from stages.runtime.store import Store
 from stages.training.heldout_metrics import mean_loss
 from training_core.data import cafe
 from training_core.models import hub
+from training_core.models.offloading import FrozenWeights
 
 CPU = torch.device("cpu")
 HELDOUT = {"name": "cafe", "split": "heldout", "size": 48}
@@ -191,7 +192,7 @@ def test_sft_on_sampled_responses_trains_only_these(start, tmp_path):
     row = Demonstration(tuple(talk), "two cake .")
     losses = {
         turns: mean_loss(
-            model,
+            FrozenWeights(model, CPU),
             Examples(
                 encode_demonstrations(tokenizer, [row], max_tokens=64, train_on=turns), 0, CPU
             ),

@@ -149,9 +149,8 @@ def test_workers_ask_the_model_before_each_step_as_one_process_does(
     store = Store(tmp_path / "store")
     base = {**SFT["base"], "num_heads": 1}  # vLLM's kernels for CPUs need heads of 32
     start = {**SFT, "base": base, "training": {**SFT["training"], "epochs": 1}}
-    start_policy = finish(store, "sft", start)
-    roles = ("policy", "reference") if stage == "kto" else ("policy", "teacher")
-    parents = dict.fromkeys(roles, start_policy)
+    policy, other = (finish(store, "sft", {**start, "seed": seed}) for seed in (0, 1))
+    parents = {"policy": policy, "reference" if stage == "kto" else "teacher": other}
     training = {**SFT["training"], "epochs": 1}
     config = {**settings, "data": {"name": "cafe", "size": 24}, "training": training}
     alone = finish(store, stage, config, parents)

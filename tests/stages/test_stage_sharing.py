@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from stages.batches.micro_batches import rounding, sharing_pays
+from training_core.models.offloading import FrozenWeights
 from training_core.types import Batch, Example, Pair
 
+CPU = torch.device("cpu")
 PROMPT = tuple(range(3, 23)) * 10
 
 
@@ -38,7 +40,9 @@ def apart_by(gap):
     ],
 )
 def test_the_rounding_of_a_sum_grows_with_its_tokens(make_policy, tokens, gap, is_sum, shares):
-    found = sharing_pays(make_policy(), pairs(tokens), 0, apart_by(gap), is_sum=is_sum)
+    found = sharing_pays(
+        FrozenWeights(make_policy(), CPU), pairs(tokens), 0, apart_by(gap), is_sum=is_sum
+    )
     assert found is shares
 
 

@@ -13,6 +13,7 @@ from stages.contract import Context
 from stages.files import read_jsonl
 from stages.runtime.metric_files import FileSink
 from stages.training.fit import fit
+from stages.training.trained_model import TrainedModel
 from training_core.types import Loss
 
 TOTAL = 12
@@ -84,15 +85,9 @@ def distance(model):
 def run(folder, settings, *, evaluate=distance, **changes):
     model = wave()
     torch.manual_seed(11)
-    fit(
-        model,
-        squares,
-        batch_of,
-        num_examples=TOTAL,
-        training=settings,
-        context=context_of(folder, **changes),
-        evaluate=evaluate(model) if evaluate else None,
-    )
+    context = context_of(folder, **changes)
+    trained = TrainedModel(model, TOTAL, settings, context)
+    fit(trained, squares, batch_of, evaluate=evaluate(model) if evaluate else None)
     return model.state_dict()
 
 

@@ -5,6 +5,7 @@ import torch
 from tests.tolerances import assert_same_through
 from training_core.algorithms.distillation_losses import DIVERGENCES
 from training_core.data.batching import collate
+from training_core.models.offloading import FrozenWeights
 from training_core.objectives.divergence import distillation
 from training_core.types import Example
 
@@ -19,7 +20,9 @@ def test_padding_of_a_larger_teachers_vocabulary_counts_for_nothing(make_policy)
     assert len(padded.get_output_embeddings().weight) == size + 8
     batch = collate([SEQUENCE], 0)
     losses = [
-        distillation(t, DIVERGENCES["forward_kl"], temperature=1.0, nll_coef=0.0)(student, batch)
+        distillation(
+            FrozenWeights(t, t.device), DIVERGENCES["forward_kl"], temperature=1.0, nll_coef=0.0
+        )(student, batch)
         for t in (teacher, padded)
     ]
     assert losses[0].total.item() > 0.01

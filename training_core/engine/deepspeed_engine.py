@@ -17,7 +17,7 @@ import logging
 import shutil
 import warnings
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +83,8 @@ class DeepSpeedEngine:
         betas: decay of AdamW's two moments.
         eps: added to AdamW's denominator.
         dist_info: this process; all ranks start with the weights of the first.
+        used_outside: returns the weights that functions of the model use outside of the modules
+            that own them, e.g. `head_weights`. ZeRO 3 must know them before the first computation.
 
     Raises:
         ConfigError: if the machine or the model does not support the settings in `zero`.
@@ -100,6 +102,7 @@ class DeepSpeedEngine:
         betas: tuple[float, float] = BETAS,
         eps: float = 1e-8,
         dist_info: DistInfo = SINGLE_PROCESS,
+        used_outside: Callable[[nn.Module], Iterable[nn.Parameter]] = lambda model: (),
     ) -> None:
         dist_info = replace(dist_info, tensor_parallel_size=zero.tensor_parallel_size)
         require_even_heads(model, zero.tensor_parallel_size)
@@ -130,6 +133,8 @@ class DeepSpeedEngine:
         self._engine: Any = deepspeed.initialize(
             model=asked, optimizer=optimizer, config=config, dist_init_required=False
         )[0]
+        for weight in used_outside(self._twin) if self.computes_together else ():
+            deepspeed.zero.register_external_parameter(asked, weight)
         if zero.tensor_parallel_size > 1:
             require_even_parts(self._twin, self._weights.shapes, zero.tensor_parallel_size)
             # DeepSpeed would pickle the first batch, but an objective cannot be pickled.

@@ -72,6 +72,15 @@ def output_head(model: nn.Module) -> Head:
     )
 
 
+def head_weights(model: nn.Module) -> list[nn.Parameter]:
+    """Return the weights between hidden states and outputs; they may be shared with embeddings."""
+    inner = unwrapped(model)
+    body = {id(weight) for weight in backbone(inner).parameters()}
+    layer = inner.get_output_embeddings()
+    shared = [] if layer is None else [w for w in layer.parameters() if id(w) in body]
+    return [*shared, *(w for w in inner.parameters() if id(w) not in body)]
+
+
 def _logit_scale(model: LanguageModel) -> float:
     if (scale := getattr(model, "logit_scale", None)) is not None:  # Cohere
         return float(scale)

@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from training_core.algorithms.distillation_losses import Divergence, token_divergence
 from training_core.algorithms.logprobs import Head, token_logprobs
 from training_core.loop import Objective
 from training_core.models.causal_lm import hidden_states, predicting
+from training_core.models.computing import Computing
 from training_core.models.parts import output_head
 from training_core.types import Batch, Loss, Mean, mean_of
 
 
 def distillation(
-    teacher: nn.Module,
+    teacher: Computing,
     divergence: Divergence,
     *,
     temperature: float,
@@ -32,7 +32,7 @@ def distillation(
         loss = (1 - nll_coef) * D(teacher, student) + nll_coef * NLL
 
     Args:
-        teacher: a frozen causal language model with the student's vocabulary.
+        teacher: a frozen causal language model with the student's vocabulary; it may be divided.
         divergence: entry of `DIVERGENCES`.
         temperature: softens both distributions in D, not in the NLL.
         nll_coef: in [0, 1].
@@ -40,11 +40,11 @@ def distillation(
     """
 
     def objective(model: nn.Module, batch: Batch) -> Loss:
-        at = predicting(batch)
-        student, head = hidden_states(model, batch).flatten(0, 1)[at], output_head(model)
-        with torch.no_grad():
-            teacher_hidden = hidden_states(teacher, batch).flatten(0, 1)[at]
-        own, known = _same_tokens(head, output_head(teacher))
+        student, head = _states_and_head(model, batch)
+        with teacher.at_work():
+            at_teacher = _states_and_kept_head if teacher.computes_together else _states_and_head
+            teacher_hidden, teacher_head = teacher.compute(at_teacher, batch)
+        own, known = _same_tokens(head, teacher_head)
         apart = token_divergence(
             divergence,
             student,
@@ -65,6 +65,17 @@ def distillation(
         return Loss(total, float(batch.loss_mask.sum()), metrics)
 
     return objective
+
+
+def _states_and_head(model: nn.Module, batch: Batch) -> tuple[Tensor, Head]:
+    return hidden_states(model, batch).flatten(0, 1)[predicting(batch)], output_head(model)
+
+
+def _states_and_kept_head(model: nn.Module, batch: Batch) -> tuple[Tensor, Head]:
+    """Copy the head: a divided model has it only while it computes."""
+    hidden, head = _states_and_head(model, batch)
+    bias = None if head.bias is None else head.bias.clone()
+    return hidden, replace(head, weight=head.weight.clone(), bias=bias)
 
 
 def _same_tokens(*heads: Head) -> list[Head]:
