@@ -21,7 +21,7 @@ from stages.contract import Context, Inputs
 from stages.reinforcement.experience import EvaluatedRollouts
 from stages.reinforcement.ppo_models import PpoModels
 from stages.reinforcement.ppo_objectives import policy_objective_of
-from training_core.types import Experience
+from training_core.types import Example, Experience
 
 CHECKED_ROLLOUTS = 8
 
@@ -60,7 +60,7 @@ def check_first_round(
         models.tokenizer,
         models.device,
         rounding,
-        sequences=examples,
+        sequences=prompts_in(examples),
         computed=[examples[i] for i in chosen],
         compute=partial(engine.compute, trained_logprobs),
         first_update=FirstUpdate(
@@ -73,6 +73,11 @@ def check_first_round(
         ),
     )
     check(STAGE.canaries, context, probe, skip=config.skip_canaries)
+
+
+def prompts_in(sampled: Sequence[Example]) -> list[Example]:
+    """Return what stands before the responses: a policy may sample any token, template ones too."""
+    return [Example(one.prompt_ids, (0,) * len(one.prompt_ids)) for one in sampled]
 
 
 def _log_ratios(config: PpoConfig, models: PpoModels, evaluation: EvaluatedRollouts) -> Tensor:
