@@ -8,6 +8,9 @@ from uuid import UUID
 
 from playwright.sync_api import Locator, Page
 
+STATE_SET = re.compile(r"/flow_runs/[^/]+/(set_state|resume)$")
+"""What the buttons of a run ask the server for. A page that is left at once asks for nothing."""
+
 
 @dataclass(frozen=True)
 class PrefectPages:
@@ -30,6 +33,10 @@ class PrefectPages:
         """Open the page of a flow run."""
         self.page.goto(f"{self.address}/runs/flow-run/{run_id}")
         self.page.locator(".page-heading-flow-run").wait_for()
+
+    def leave(self) -> None:
+        """Leave the page; one that shows a run draws, and asks the server, until the run ends."""
+        self.page.goto("about:blank")
 
     def open_form(self, deployment_id: UUID) -> None:
         """Open the form of a run, as a person does: *Run*, *Custom run*."""
@@ -80,12 +87,14 @@ class PrefectPages:
     def retry(self) -> None:
         """Press *Retry* on the page of a run, and again in the question."""
         self.page.get_by_role("button", name="Retry").click()
-        self.page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+        with self.page.expect_response(STATE_SET):
+            self.page.get_by_role("dialog").get_by_role("button", name="Retry").click()
 
     def cancel(self) -> None:
         """Press *Cancel* on the page of a run, and confirm."""
         self.page.get_by_role("button", name="Cancel").click()
-        self.page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
+        with self.page.expect_response(STATE_SET):
+            self.page.get_by_role("dialog").get_by_role("button", name="Confirm").click()
 
     def open_approval(self) -> Locator:
         """Press *Resume* on the page of a run that waits for an answer, and return its form."""
@@ -101,5 +110,6 @@ class PrefectPages:
         self.page.get_by_role("option", name=answer).click()
         self.field("Your name", form).locator("textarea").fill(name)
         self.field("Reason", form).locator("textarea").fill(reason)
-        form.get_by_role("button", name="Submit").click()
+        with self.page.expect_response(STATE_SET):
+            form.get_by_role("button", name="Submit").click()
         form.wait_for(state="hidden")

@@ -52,6 +52,7 @@ def test_a_run_starts_from_the_form_with_two_changes_and_ends_by_cancel(
     kl_coef.locator("input").fill("0.3")
     pages.submit()
     assert complaints == []
+    pages.leave()
 
     run = newest_run(lifecycle)
     lifecycle.started.append(run.id)
@@ -67,6 +68,7 @@ def test_a_run_starts_from_the_form_with_two_changes_and_ends_by_cancel(
         "tiny · ppo.kl_coef=0.3 · ppo.steps=997"
     )
     pages.cancel()
+    pages.leave()
     assert lifecycle.wait(run.id).state_name == "Cancelled"
     cluster = RayCluster(lifecycle.environment["RAY_ADDRESS"])
     lifecycle.until(lambda: not cluster.info(attempt.job_id).status.is_live)
@@ -92,9 +94,12 @@ def test_a_failed_run_tells_why_and_goes_on_by_retry_after_its_cause_is_removed(
 
     pages.open_run(run_id)
     expect(pages.read_log()).to_contain_text("are unknown to the tokenizer, e.g. of 'nineteen'")
+    pages.leave()
     ask_for("two")
     lifecycle.until_left(run_id)
+    pages.open_run(run_id)
     pages.retry()
+    pages.leave()
     lifecycle.until(lambda: lifecycle.client.read_flow_run(run_id).run_count == 2)
     assert lifecycle.wait(run_id).state_name == "Completed"
     steps = lifecycle.steps(run_id)
@@ -119,6 +124,7 @@ def test_a_person_who_approves_on_the_page_makes_the_champion(
     expect(form).to_contain_text("has passed the gate against the first policy")
     expect(form).to_contain_text("win_rate_low")
     pages.answer(form, "approve", "Ada", "polite, and no longer than before")
+    pages.leave()
     assert lifecycle.wait(run_id).state_name == "Completed"
     (entry,) = history(registry, "tiny-asked.policy")
     assert (entry.verdict, entry.decided_by) == ("promote", "Ada")
