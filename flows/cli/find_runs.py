@@ -25,6 +25,7 @@ from training_core.errors import ConfigError
 FLOWS = (*RECIPES, "stage", "promote")
 SHORT = 8
 PAGE = 200
+"""What Prefect gives at once of runs, of their tasks and of lines of their logs."""
 SKEW = timedelta(minutes=1)
 """Difference between this machine's clock and the server's that hides no run."""
 

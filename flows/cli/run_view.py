@@ -11,6 +11,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import FlowRun, TaskRun
 
+from flows.cli.find_runs import PAGE
 from flows.cli.session import Session
 from flows.cli.why_waiting import why_waiting
 from flows.recipe.approval import is_waiting
@@ -108,8 +109,11 @@ def step_tasks(client: SyncPrefectClient, run_ids: Sequence[UUID]) -> list[TaskR
     """
     of_runs = FlowRunFilter(id=FlowRunFilterId(any_=list(run_ids)))
     found: list[TaskRun] = []
-    while page := client.read_task_runs(flow_run_filter=of_runs, limit=200, offset=len(found)):
+    page = client.read_task_runs(flow_run_filter=of_runs, limit=PAGE)
+    while len(page) == PAGE:
         found += page
+        page = client.read_task_runs(flow_run_filter=of_runs, limit=PAGE, offset=len(found))
+    found += page
     ordered = sorted(found, key=lambda task: str(task.start_time))
     newest = {(task.flow_run_id, task.name): task for task in ordered if _is_step(task)}
     return list(newest.values())

@@ -12,7 +12,7 @@ from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.sorting import LogSort
 
 from flows.cli import terminal
-from flows.cli.find_runs import find_run, short_id
+from flows.cli.find_runs import PAGE, find_run, short_id
 from flows.cli.session import Session, open_session
 from flows.recipe.outline import require_steps
 from stages.attempt import Attempt
@@ -21,7 +21,6 @@ from tasks.run_steps import attempt_of_step, steps_of_run
 from training_core.errors import ConfigError
 
 POLL_SECONDS = 1.0
-PAGE = 200
 
 
 def show_logs(named: str, step: str | None, *, is_followed: bool) -> None:

@@ -74,7 +74,7 @@ def ratchet(
     del client  # its settings are those of the server
     monkeypatch.setenv("RATCHET_HOME", str(prefect_home))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(watch_run, "REFRESH_SECONDS", 0.05)
+    monkeypatch.setattr(watch_run, "REFRESH_SECONDS", 0.3)
     return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from stages.attempt import Attempt
 from stages.runtime.manifest import Manifest
 from stages.runtime.store import Store
 from tasks.run_steps import steps_of_run
+from tests.flows.waiting import looks
 from tests.lifecycle.finished_demo import FinishedDemo
 
 QUICK_ROLLOUTS = {"rollouts": {"engine": "transformers"}}
@@ -96,12 +96,7 @@ class Lifecycle:
 
     def until(self, condition: Callable[[], Any], seconds: float = 300) -> Any:
         """Wait until `condition` returns something true, and return that."""
-        deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"not within {seconds} s")
-            time.sleep(0.3)
-        return value
+        return next(value for _ in looks(seconds) if (value := condition()))
 
     def retry(self, run_id: UUID) -> None:
         """Press Retry, as the UI does it."""
@@ -144,8 +139,11 @@ class Lifecycle:
         """Everything that the run has logged so far."""
         only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run_id]))
         lines: list[str] = []
-        while page := self.client.read_logs(only, limit=200, offset=len(lines)):
+        page = self.client.read_logs(only, limit=200)
+        while len(page) == 200:
             lines += [entry.message for entry in page]
+            page = self.client.read_logs(only, limit=200, offset=len(lines))
+        lines += [entry.message for entry in page]
         return "\n".join(lines)
 
     def attempt(self, run_id: UUID, step: str, name: str = "a1") -> Attempt:
