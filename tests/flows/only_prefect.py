@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
 
 from flows.local_services.environment import ADDRESS_VARIABLES
 from flows.local_services.processes import family_of, stop
@@ -20,6 +22,7 @@ def only_prefect(home: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for variable in (*ADDRESS_VARIABLES.values(), "RATCHET_STORE"):
             patch.delenv(variable, raising=False)
+        forget_server()
         try:
             records = start_missing(
                 home,
@@ -32,5 +35,17 @@ def only_prefect(home: Path) -> Iterator[None]:
             assert records.services["prefect"].url
             yield
         finally:
+            forget_server()
             for record in load_records(home).services.values():
                 stop(family_of(record), grace_seconds=10)
+
+
+def forget_server() -> None:
+    """Send what waits, and let what comes later be sent to the server that is then in use.
+
+    A process has one sender of events, which tell a server of tasks. It stays with the server of
+    the first one: without this, tasks of flows that a test calls would be unknown to the next.
+    A sender of logs would try for minutes to reach a server that has been stopped.
+    """
+    for sender in (EventsWorker, APILogWorker):
+        sender.drain_all(timeout=60)

@@ -10,7 +10,6 @@ from functools import cache, partial
 
 import pytest
 from prefect import flow
-from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.config.presets import load_config
@@ -38,7 +37,6 @@ def prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         url = load_records(home).services["prefect"].url
         with temporary_settings({PREFECT_API_URL: url}):
             yield
-            APILogWorker.drain_all(timeout=60)  # or this process tries as long at its exit
 
 
 def recipe_of(registry: Registry, lifecycle: str) -> Recipe:
