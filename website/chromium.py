@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -38,13 +38,6 @@ FLAGS = (
     "--disable-sync",
     "--force-color-profile=srgb",
 )
-OF_PREFECT = (
-    # Another page was opened while it drew the graph of a run.
-    r"error: Cannot read properties of null \(reading 'position'\)",
-    # It showed the log of a task that a busy server had not stored yet.
-    r"console: [\w$]+: Batch lookup failed for id: .*",
-)
-"""What Prefect's own page says of itself, as patterns; none of it is seen."""
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 
@@ -81,10 +74,17 @@ class Complaints:
     """What a page has complained about: errors of its scripts, and answers that are errors.
 
     Requests to other servers are left out, because a page must work without them.
+
+    Attributes:
+        page: the window.
+        own: how the addresses of its own server begin.
+        known: patterns of what the page's own software says and nobody sees.
+        found: the complaints so far.
     """
 
     page: Page
     own: str
+    known: Sequence[str] = ()
     found: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Complaints:
             self._add(f"{response.status}: {response.url}")
 
     def _add(self, complaint: str) -> None:
-        if not any(re.fullmatch(known, complaint, re.DOTALL) for known in OF_PREFECT):
+        if not any(re.fullmatch(known, complaint, re.DOTALL) for known in self.known):
             self.found.append(complaint)
 
 

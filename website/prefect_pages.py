@@ -8,8 +8,18 @@ from uuid import UUID
 
 from playwright.sync_api import Locator, Page
 
+from website.chromium import Complaints
+
 STATE_SET = re.compile(r"/flow_runs/[^/]+/(set_state|resume)$")
 """What the buttons of a run ask the server for. A page that is left at once asks for nothing."""
+
+KNOWN = (
+    # Another page was opened while it drew: what it drew is gone.
+    r"error: Cannot read properties of null \(reading '\w+'\)",
+    # It showed the log of a task that a busy server had not stored yet.
+    r"console: [\w$]+: Batch lookup failed for id: .*",
+)
+"""What Prefect's pages say of themselves, as patterns; none of it is seen."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,10 @@ class PrefectPages:
 
     page: Page
     address: str
+
+    def complaints(self) -> list[str]:
+        """Begin to note what the pages complain about, in the list that is returned."""
+        return Complaints(self.page, self.address, KNOWN).found
 
     def open_deployment(self, deployment_id: UUID) -> None:
         """Open the page of a deployment."""

@@ -15,7 +15,6 @@ from stages.runtime.ray_cluster import RayCluster
 from tasks.ledger import history
 from tasks.registry import Registry
 from tests.lifecycle.driver import QUICK_ROLLOUTS, Lifecycle
-from website.chromium import Complaints
 from website.prefect_pages import PrefectPages
 
 pytestmark = pytest.mark.lifecycle
@@ -30,7 +29,7 @@ def pages(lifecycle: Lifecycle, page: Page) -> PrefectPages:
 
 @pytest.fixture
 def complaints(pages: PrefectPages) -> list[str]:
-    return Complaints(pages.page, pages.address).found
+    return pages.complaints()
 
 
 def newest_run(lifecycle: Lifecycle) -> FlowRun:
